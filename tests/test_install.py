@@ -195,7 +195,7 @@ def test_installed_program_has_help_and_a_version_without_paddle(environment, tm
     printed = {}
     for program in ("paddle-mnist", "python -m paddle_mnist"):
         printed |= {
-            f"{program} --help": f"usage: {program} COMMAND ",
+            f"{program} --help": "usage: paddle-mnist COMMAND ",
             f"{program} --version": started,
         }
     for name in COMMANDS:

@@ -2,6 +2,5 @@
 
 from paddle_mnist.commands._parser import Parser
 from paddle_mnist.commands._run import command, run_command, run_script
-from paddle_mnist.system.program import program_name
 
-__all__ = ["Parser", "command", "program_name", "run_command", "run_script"]
+__all__ = ["Parser", "command", "run_command", "run_script"]

@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
-from paddle_mnist.commands import Parser, program_name, run_command, run_script
+from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.system.program import COMMANDS, command_name, module_name
 
@@ -30,7 +30,7 @@ def _module(name: str) -> ModuleType:
 def _list_commands(argv: Sequence[str]) -> None:
     lines = [f"  {name:14}{_summary(name)}" for name in COMMANDS]
     parser = Parser(
-        prog=program_name("COMMAND"),
+        prog="paddle-mnist COMMAND",
         description="\n".join(["Train, evaluate and deploy handwritten-digit nets.", "", *lines]),
     )
     if argv and not argv[0].startswith("-"):

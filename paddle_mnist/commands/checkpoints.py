@@ -16,7 +16,7 @@ from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
 from paddle_mnist.checkpoint.saved_weights import exists, find_run
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import OPTIONS, distinct
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
@@ -77,7 +77,7 @@ def _act(
 
 
 def _parser() -> Parser:
-    parser = Parser(prog=program_name("checkpoints"), description=__doc__)
+    parser = Parser(prog="paddle-mnist checkpoints", description=__doc__)
     parser.usage = "%(prog)s [RUN] [list|verify|prune] [options]"
     parser.add_argument(
         "words",

@@ -3,7 +3,7 @@
 import locale
 from collections.abc import Sequence
 
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 
 
@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> None:
 
     VisualDL leaves a thread that never ends, for which Python would wait: `run_script` abandons it.
     """
-    parser = Parser(prog=program_name("dashboard"), description=__doc__)
+    parser = Parser(prog="paddle-mnist dashboard", description=__doc__)
     add_runs_arguments(
         parser,
         "run directories, checkpoints or files of runs, folders that contain runs, or VisualDL "

@@ -7,7 +7,7 @@ Only this machine can reach the page unless you give --host. Other programs can 
 import os
 from collections.abc import Sequence
 
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import KINDS, add_weights_arguments, named_weights
 from paddle_mnist.system.devices import require_paddle
 
@@ -15,7 +15,7 @@ from paddle_mnist.system.devices import require_paddle
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
     """Serve the page until SIGINT or SIGTERM; return the exit code."""
-    parser = Parser(prog=program_name("demo"), description=__doc__)
+    parser = Parser(prog="paddle-mnist demo", description=__doc__)
     add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
 from paddle_mnist.mnist.arrays import SPLIT_NAMES, Classes, noun_of
 from paddle_mnist.system.devices import require_paddle
@@ -13,7 +13,7 @@ from paddle_mnist.system.devices import require_paddle
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
     """Evaluate weights and print the report; return the exit code."""
-    parser = Parser(prog=program_name("eval"), description=__doc__)
+    parser = Parser(prog="paddle-mnist eval", description=__doc__)
     add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
     parser.add_argument(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import split_names
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog=program_name("export"), description=__doc__)
+    parser = Parser(prog="paddle-mnist export", description=__doc__)
     add_weights_arguments(parser, "newest run in work/output; if there is none, pretrained")
     parser.usage = "%(prog)s [RUN [FOLDER]] [options]"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=f"folder to write [{OUTPUT}]")

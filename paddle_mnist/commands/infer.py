@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import (
     KINDS,
     NamedWeights,
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog=program_name("infer"), description=__doc__)
+    parser = Parser(prog="paddle-mnist infer", description=__doc__)
     parser.add_argument(
         "pictures", nargs="*", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )

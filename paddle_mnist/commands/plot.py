@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from paddle_mnist.checkpoint.saved_weights import default_run
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.options import split_names
@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> None:
     rows = [f"  {name}.png, {name}.svg" for name in DIGIT_FIGURES]
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(
-        prog=program_name("plot"),
+        prog="paddle-mnist plot",
         description=__doc__,
         epilog="\n".join(
             [

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from paddle_mnist.checkpoint.run_files import RunFiles
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.signals import parse_names
 from paddle_mnist.system.supervisor import supervise
@@ -15,7 +15,7 @@ from paddle_mnist.system.supervisor import supervise
 @command()
 def main(argv: Sequence[str]) -> int:
     """Supervise a script; return its last exit code."""
-    parser = Parser(prog=program_name("supervise"), description=__doc__)
+    parser = Parser(prog="paddle-mnist supervise", description=__doc__)
     parser.usage = "%(prog)s [options] RUN SCRIPT [ARGUMENTS]"
     parser.add_argument("run", metavar="RUN", help="the run directory: `output` of the call of fit")
     parser.add_argument(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT, RunFiles
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
@@ -22,7 +22,7 @@ from paddle_mnist.system.supervisor import supervise
 @command()
 def main(argv: Sequence[str]) -> int:
     """Train as the arguments ask for; return the exit code."""
-    parser = Parser(prog=program_name("train"), description=__doc__)
+    parser = Parser(prog="paddle-mnist train", description=__doc__)
     add_train_options(parser)
     args = parser.parse_args(argv)
     config = train_config(args)

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from paddle_mnist.commands import Parser, command, program_name
+from paddle_mnist.commands import Parser, command
 from paddle_mnist.system.devices import require_paddle
 
 
 @command()
 def main(argv: Sequence[str]) -> None:
     """Serve parameters or train with them, as Paddle's launch asks for; return the exit code."""
-    program = program_name("train-ps")
+    program = "paddle-mnist train-ps"
     launch = f"python -m paddle.distributed.launch --server_num 2 --trainer_num 2 {program}"
     parser = Parser(prog=program, description=f"{__doc__[:-1]}:\n\n{launch}")
     parser.add_argument("--data", default="auto", help="auto, digits, or a file or folder [auto]")

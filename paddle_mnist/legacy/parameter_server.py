@@ -18,14 +18,13 @@ from paddle import static
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.legacy.server_trainer import ServedTraining, ServerTrainer, build_net
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.program import program_name
 
 
 def require_parameter_servers() -> None:
     """Raise DeviceError if this Paddle has no parameter servers."""
     instead = (
         "train collectively instead: python -m paddle.distributed.launch --nproc_per_node 2 "
-        f"{program_name('train')} (docs/en/several-processes.md)"
+        "paddle-mnist train (docs/en/several-processes.md)"
     )
     if not hasattr(paddle.base.core, "DistFleetWrapper"):
         raise DeviceError(

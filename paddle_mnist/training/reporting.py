@@ -6,6 +6,7 @@ of command lines, whose `--help` does without it.
 
 import difflib
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
@@ -14,7 +15,7 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, Options, option, split_names
 from paddle_mnist.plots.figure_files import FIGURES
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import shell_command
+from paddle_mnist.system.program import PROGRAM
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.looking_inside import Watch
 from paddle_mnist.training.rehearsing import is_rehearsal
@@ -173,9 +174,8 @@ class VisualDL(Callback, Options):
 
     def _log_command(self, training: Training) -> None:
         """Log how to open the dashboard."""
-        command = shell_command("dashboard", str(training.run.path))
-        if self.pages and command:
-            log.info("dashboard: %s", command)
+        if self.pages:
+            log.info("dashboard: %s", shlex.join([PROGRAM, "dashboard", str(training.run.path)]))
 
     def close(self) -> None:
         board, self._board = self._board, None

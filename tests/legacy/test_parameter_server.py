@@ -37,7 +37,7 @@ served = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 @pytest.mark.skipif(not missing(), reason="this Paddle has parameter servers")
 def test_paddle_without_servers_says_so_and_names_the_collective_way(tool, tiny):
     done = tool("train_ps", "--data", tiny, expect=5)
-    assert done.stderr.count("\n") == 1 and "tools/train.py" in done.stderr
+    assert done.stderr.count("\n") == 1 and "paddle-mnist train" in done.stderr
 
 
 def start(folder, servers, trainers, *args, log="log"):
