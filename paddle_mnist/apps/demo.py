@@ -21,7 +21,7 @@ from paddle_mnist.apps.loopback import (
 )
 from paddle_mnist.apps.wording import in_language, language_of, translations
 from paddle_mnist.errors import ConfigError, DeviceError
-from paddle_mnist.mnist.infer import pretrained_predictor
+from paddle_mnist.mnist.infer import open_predictor
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
@@ -101,7 +101,7 @@ def serve(
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
     listen(host, port).close()  # gradio's error gives no reason, and a remedy of its own
-    blocks = page(_load(model, run, net))
+    blocks = page(open_predictor(model, run, net, OUTPUTS, parallel=AT_ONCE))
     is_public = share or not is_loopback(host)
     _launch(blocks, host, port, share, [has_size] if is_public else [is_for_loopback, has_size])
     log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
@@ -112,20 +112,6 @@ def serve(
     with signals.handlers_installed(), signals.deferred():
         signals.wait()
     blocks.close()
-
-
-def _load(model: Optional[str], run: Optional[str], net: Optional[str] = None) -> DigitPredictor:
-    if model is None:
-        model, run = run or "pretrained", None  # the final weights of the run, if one is given
-    if model == "pretrained" and not (run or net):
-        return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS, net=net)
-    if "probabilities" not in predictor.outputs:
-        raise ConfigError(
-            f"{model}: gives {', '.join(predictor.outputs)}; expected probabilities among them; "
-            f"export it with --outputs {','.join(OUTPUTS)}"
-        )
-    return predictor
 
 
 def _launch(blocks: Any, host: str, port: int, share: bool, checks: Sequence[Check]) -> None:

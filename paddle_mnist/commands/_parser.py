@@ -25,7 +25,14 @@ class Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: _HelpFormatter(prog, max_help_position=32),
             **kwargs,
         )
-        self.add_argument("--version", action=_Version)
+        builds = [f"{name} {version}" for name, version in installed_builds().items()]
+        versions = [*(builds or ["no PaddlePaddle"]), f"Python {platform.python_version()}"]
+        self.add_argument(
+            "--version",
+            action="version",
+            version=f"paddle_mnist {paddle_mnist.__version__} ({', '.join(versions)})",
+            help="print the versions of the package, PaddlePaddle and Python, and exit",
+        )
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the options")
@@ -88,23 +95,3 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(
         text, width, subsequent_indent=beside, break_long_words=False, break_on_hyphens=False
     )
-
-
-class _Version(argparse.Action):
-    """Prints the versions and exits. Reads the metadata of packages and imports none of them."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
-        kwargs["help"] = "print the versions of the package, PaddlePaddle and Python, and exit"
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: Optional[str] = None,
-    ) -> NoReturn:
-        builds = [f"{name} {version}" for name, version in installed_builds().items()]
-        versions = [*(builds or ["no PaddlePaddle"]), f"Python {platform.python_version()}"]
-        print(f"paddle_mnist {paddle_mnist.__version__} ({', '.join(versions)})")
-        parser.exit()

@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
 from paddle_mnist.checkpoint.saved_weights import exists, find_run
@@ -39,11 +38,13 @@ def main(argv: Sequence[str]) -> None:
 
     name, action = _run_and_action(args)
     if name and "://" in name:
+        if action == "prune":
+            raise ConfigError(f"{name}: a mirror, which its run prunes; expected a run to prune")
         with _downloaded(name) as folder:
             printed = io.StringIO()
             try:
                 with contextlib.redirect_stdout(printed):
-                    _act(str(folder), action, args, options, RemoteFolder(name))
+                    _act(str(folder), action, args, options)
             except CheckpointError as error:
                 raise CheckpointError(str(error).replace(str(folder), name)) from None
             finally:
@@ -53,13 +54,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _act(
-    name: Optional[str],
-    action: str,
-    args: argparse.Namespace,
-    options: Mapping[str, Any],
-    remote: Optional[RemoteFolder] = None,
+    name: Optional[str], action: str, args: argparse.Namespace, options: Mapping[str, Any]
 ) -> None:
-    """List, verify or prune. remote: where what is pruned is deleted too."""
+    """List, verify or prune."""
     store, run = _find(name)
     recorded = run.read_config() if run else {}
     recorded = {name: recorded[name] for name in RETENTION if name in recorded}
@@ -68,9 +65,7 @@ def _act(
         _verify(store)
     elif action == "prune":
         with run.opened() if run and args.yes else contextlib.nullcontext():
-            pruned = _prune(store, config.saving, delete=args.yes)
-            if remote and args.yes:
-                _delete(remote, pruned)
+            _prune(store, config.saving, delete=args.yes)
     else:
         contents = _list(store)
         print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
@@ -173,24 +168,16 @@ def _downloaded(url: str) -> Iterator[Path]:
         yield folder
 
 
-def _delete(remote: RemoteFolder, checkpoints: Sequence[Checkpoint]) -> None:
-    """Delete checkpoints of a copy, the manifest first."""
-    for checkpoint in checkpoints:
-        for name in (checkpoint.path.name, *checkpoint.manifest["files"]):
-            remote.remove(f"{CHECKPOINTS}/{name}")
-
-
-def _prune(store: CheckpointStore, saving: Saving, delete: bool) -> list[Checkpoint]:
-    """Print which checkpoints are not kept, and return them. delete: delete them, too."""
+def _prune(store: CheckpointStore, saving: Saving, delete: bool) -> None:
+    """Print which checkpoints are not kept. delete: delete them, too."""
     sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
-    dropped = store.checkpoints_to_prune(saving)
-    names = store.prune(saving) if delete else [checkpoint.name for checkpoint in dropped]
+    names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(saving)]
+    names = store.prune(saving) if delete else names
     for name in names:
         print(f"{'deleted' if delete else 'would delete'} {name}, {sizes.get(name, 0):,} bytes")
     freed = sum(sizes.get(name, 0) for name in names)
     end = "" if delete else "; nothing is deleted without --yes"
     print(f"{len(names)} of {len(sizes)} checkpoints, {freed:,} bytes{end}")
-    return dropped
 
 
 def _list(store: CheckpointStore) -> dict[str, Any]:

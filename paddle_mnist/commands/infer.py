@@ -15,20 +15,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from paddle_mnist.commands import Parser, command
-from paddle_mnist.commands._weights import (
-    KINDS,
-    NamedWeights,
-    add_weights_arguments,
-    named_weights,
-)
+from paddle_mnist.commands._weights import KINDS, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError, PicturesError
 from paddle_mnist.system.devices import require_paddle
 
 if TYPE_CHECKING:
-    from paddle_mnist.mnist.predictor import DigitPredictor
     from paddle_mnist.mnist.reading import Reading
 
 log = logging.getLogger("paddle_mnist")
@@ -45,10 +39,10 @@ def main(argv: Sequence[str]) -> None:
     require_paddle()
     from tqdm import tqdm
 
-    from paddle_mnist.mnist.infer import pictures_in, read_pictures, reads_digits
+    from paddle_mnist.mnist.infer import open_predictor, pictures_in, read_pictures, reads_digits
     from paddle_mnist.mnist.pretrained import EXAMPLE
 
-    predictor = _predictor(named, args.device, args.net)
+    predictor = open_predictor(*named, args.net, device=args.device)
     if not (reads_digits(predictor) or args.unchecked):
         dataset = predictor.about["dataset"]
         log.warning(
@@ -61,7 +55,8 @@ def main(argv: Sequence[str]) -> None:
     csv_lines = functools.partial(_csv_lines, args.many)
     write = None if args.json else csv_lines if args.csv else _table_line
     if write:
-        print(_csv_header(args.many) if args.csv else HEADER)
+        columns = (*COLUMNS, *BOX_COLUMNS) if args.many else COLUMNS
+        print(",".join(columns) if args.csv else HEADER)
     # Lines on the same terminal show the progress as well.
     hidden = not sys.stderr.isatty() or (write is not None and sys.stdout.isatty())
     readings = []
@@ -108,25 +103,6 @@ def _parser() -> Parser:
     return parser
 
 
-def _predictor(named: NamedWeights, device: str, net: Optional[str]) -> "DigitPredictor":
-    """Return the predictor of the model that the options name."""
-    from paddle_mnist.mnist.infer import pretrained_predictor
-    from paddle_mnist.mnist.predictor import DigitPredictor
-
-    name = named.name or "pretrained"
-    if name == "pretrained" and not (named.run or net):
-        log.info("pretrained weights; for those of a run: --run")
-        predictor = pretrained_predictor(device=device)
-    else:
-        predictor = DigitPredictor(name, device, run=named.run, net=net)
-    if "probabilities" not in predictor.outputs:
-        raise ConfigError(
-            f"{name}: gives {', '.join(predictor.outputs)}; expected probabilities among them; "
-            "export it with --outputs probabilities"
-        )
-    return predictor
-
-
 def _write_sheet(path: str, readings: Sequence["Reading"], many: bool) -> None:
     """Write a picture of what the net saw in each picture, or of the digits found in it."""
     from paddle_mnist.mnist.sheets import ON_A_SHEET, PAGES_ON_A_SHEET, pages, sheet
@@ -156,10 +132,6 @@ def _table_line(reading: "Reading") -> str:
 
 COLUMNS = ("file", "digit", "probability", "error", "score")
 BOX_COLUMNS = ("left", "top", "width", "height")
-
-
-def _csv_header(many: bool) -> str:
-    return ",".join((*COLUMNS, *BOX_COLUMNS) if many else COLUMNS)
 
 
 def _csv_lines(many: bool, reading: "Reading") -> str:

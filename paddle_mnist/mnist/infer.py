@@ -4,6 +4,7 @@ import contextlib
 import functools
 import glob
 import itertools
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import numpy as np
 import paddle
 
 import paddle_mnist
-from paddle_mnist.errors import CheckpointError, DataError, OutputError
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError, OutputError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
 from paddle_mnist.mnist.export import USUAL_OUTPUTS, export_model
@@ -39,6 +40,8 @@ from paddle_mnist.system.files import (
 )
 from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import memory_limit, usable_cpus
+
+log = logging.getLogger("paddle_mnist")
 
 AT_ONCE = 64  # pictures
 EXPORT_VERSION = 1  # of the exports in the cache; bump it when their outputs change
@@ -81,6 +84,31 @@ def _exported_into(
         return DigitPredictor(folder, **options)
 
 
+def open_predictor(
+    name: Optional[str],
+    run: Optional[str] = None,
+    net: Optional[str] = None,
+    outputs: Sequence[str] = USUAL_OUTPUTS,
+    **options: Any,
+) -> DigitPredictor:
+    """Return the predictor of weights or an exported model, by default of the packaged weights.
+
+    For the arguments, see `DigitPredictor`. Raises ConfigError for one without probabilities.
+    """
+    if name is None:
+        name, run = run or "pretrained", None  # the final weights of the run, if one is given
+    if name == "pretrained" and not (run or net):
+        log.info("pretrained weights; for those of a run: --run")
+        return pretrained_predictor(outputs, **options)
+    predictor = DigitPredictor(name, run=run, outputs=outputs, net=net, **options)
+    if "probabilities" not in predictor.outputs:
+        raise ConfigError(
+            f"{name}: gives {', '.join(predictor.outputs)}; expected probabilities among them; "
+            f"export it with --outputs {','.join(outputs)}"
+        )
+    return predictor
+
+
 def reads_digits(predictor: DigitPredictor) -> bool:
     """Return whether a model was trained on digits; yes, if it does not say on what."""
     dataset = predictor.about.get("dataset")
@@ -120,14 +148,10 @@ def _pictures_of(name: str) -> list[str]:
     if name == STDIN or path.is_file():
         return [name]
     if path.is_dir():
-        files = (p for p in path.rglob("*") if not _is_hidden(p.relative_to(path)))
+        files = (p for p in path.rglob("*") if "/." not in f"/{p.relative_to(path).as_posix()}")
         suffixes = (*SUFFIXES, *UNREAD_SUFFIXES)
         return [str(p) for p in sorted(files) if p.suffix.lower() in suffixes and p.is_file()]
     return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def read_pictures(
