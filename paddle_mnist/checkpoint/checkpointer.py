@@ -16,7 +16,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import manifest_entries
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
-from paddle_mnist.checkpoint.mirror import NO_MIRROR, NoMirror
+from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -71,10 +71,10 @@ class StoreCheckpointer(Checkpointer):
     name: Optional[str] = None
     further: Optional[FurtherState] = None
     saves_inside_epochs: bool = True
-    mirror: NoMirror = NO_MIRROR
+    mirror: Optional[Mirror] = None
 
     def __post_init__(self) -> None:
-        if self.saving.mirror and not self.mirror.url:
+        if self.saving.mirror and not self.mirror:
             raise ConfigError(
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )
@@ -92,7 +92,8 @@ class StoreCheckpointer(Checkpointer):
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        self.mirror.check()
+        if self.mirror:
+            self.mirror.check()
         self._note_result()
         seconds = time.monotonic() - self._last_attempt
         if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):
@@ -176,7 +177,8 @@ class StoreCheckpointer(Checkpointer):
             except OutputError as error:
                 log.warning(NOT_SAVED, name, error)
             else:
-                self.mirror.changed()
+                if self.mirror:
+                    self.mirror.changed()
             finally:
                 if thread.is_done():  # else something, such as Ctrl-C, has interrupted the wait
                     self._writing = None
@@ -213,7 +215,8 @@ class StoreCheckpointer(Checkpointer):
         arguments = (name, files, state, extra_entries)
         if not (may_be_later and self._commits_later(*arguments)):
             self._commit(*arguments)
-            self.mirror.changed()
+            if self.mirror:
+                self.mirror.changed()
 
     def _commits_later(
         self,

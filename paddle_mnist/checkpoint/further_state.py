@@ -6,7 +6,8 @@ values elsewhere on which the steps depend, as the rehearsal has found.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, Optional
 
@@ -84,7 +85,9 @@ class FurtherState:
         self._tensors = [value for layer in layers for value in layer.state_dict().values()]
         self.known = set(map(id, self._tensors))
         # Data are examined separately, even if a callback, for example, refers to them.
-        self.others_known = self.known | set(map(id, _values_of(self.data)))
+        roots_of_data = self.data.values()
+        splits = [one.values() if isinstance(one, Mapping) else [one] for one in roots_of_data]
+        self.others_known = self.known | set(map(id, chain.from_iterable(splits)))
         self._optimized = self._optimized_elsewhere()
         self.optimized: Parameters = {
             describe(path).replace(".", "/", 1): p for path, p in self._optimized.items()
@@ -357,12 +360,6 @@ class FurtherState:
             + "; expected the same objects as in the run; or start a new run from its weights, "
             + f"with {weights_alone()}"
         )
-
-
-def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield some roots, and those in a dict."""
-    for root in roots.values():
-        yield from root.values() if isinstance(root, Mapping) else [root]
 
 
 def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:

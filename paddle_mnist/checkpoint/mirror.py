@@ -47,64 +47,30 @@ MODULE = "paddle_mnist.checkpoint.uploader"
 
 @dataclass(frozen=True)
 class Copy:
-    """The contents of the mirror. checkpoints: by step. damaged: why some manifests cannot be read.
+    """The contents of a mirror. checkpoints: by step. damaged: why some manifests cannot be read.
 
     uploaded: identities of the newest that this run directory has uploaded.
     """
 
+    mirror: "Mirror"
     checkpoints: list[Checkpoint]
     damaged: list[str]
     uploaded: list[str]
 
 
-class NoMirror:
-    """For a training without a copy elsewhere."""
-
-    url = ""
-
-    def look(self, needed: bool) -> Optional[Copy]:
-        """Return what the copy holds; None without one."""
-        return None
-
-    def download(self, checkpoint: Checkpoint, with_log: bool) -> Optional[str]:
-        """Download a checkpoint; return why it is damaged, if it is."""
-        raise NotImplementedError  # nobody asks for it, since `look` returns no copy
-
-    def move_aside(self) -> None:
-        """Move the copy of a former run aside."""
-
-    def changed(self) -> None:
-        """Tell the uploader that checkpoints were saved or deleted."""
-
-    def check(self) -> None:
-        """Raise RunLockedError if the copy has become another process's."""
-
-    def finish(self) -> bool:
-        """Wait until the copy is complete, but no longer than the mirror's timeout.
-
-        Returns whether it is; what it lacks is logged. Raises RunLockedError as `check` does;
-        StoppedError for a signal that came meanwhile. If it was not the first that this process has
-        received, the wait ends at once.
-        """
-        return True
-
-    def close(self) -> None:
-        """End the uploader."""
-
-
-class Mirror(NoMirror):
+class Mirror:
     """The copy of a run, which a process of its own uploads.
 
-    url: of the copy. timeout: seconds to wait for it before and after a training.
-    saving: which checkpoints the copy keeps.
+    where: a URL or a folder. saving: which checkpoints the copy keeps, and how many seconds to wait
+    for it before and after a training. url: (attribute) of the copy.
     """
 
-    def __init__(self, url: str, timeout: float, run: RunFiles, saving: Saving):
-        self.url = url
-        self._timeout = timeout
+    def __init__(self, where: str, run: RunFiles, saving: Saving):
+        self.url = where if "://" in where else str(Path(where).absolute())
+        self._timeout = saving.mirror_timeout
         keep = {name: value for name, value in vars(saving).items() if name.startswith("keep_")}
         self._settings = {
-            "url": url,
+            "url": self.url,
             "run": str(run.path.absolute()),
             "name": run.weights.stem,
             "parent": os.getpid(),
@@ -169,7 +135,7 @@ class Mirror(NoMirror):
         if answer:
             manifests = answer["manifests"].items()
             copies = [Checkpoint(self._folder / name, manifest) for name, manifest in manifests]
-            return Copy(copies, answer["damaged"], answer["uploaded"])
+            return Copy(self, copies, answer["damaged"], answer["uploaded"])
         if needed:
             raise CheckpointError(
                 f"{self.url}: cannot be reached{failure}, and the run is not on this machine; "
@@ -204,10 +170,8 @@ class Mirror(NoMirror):
             raise CheckpointError(
                 f"{self.url}: the copy there cannot be moved aside{failure}; try again"
             )
-        if answer["target"]:
-            log.info(
-                "mirror: moved the copy of the former run to %s/%s", self.url, answer["target"]
-            )
+        if target := answer["target"]:
+            log.info("mirror: moved the copy of the former run to %s/%s", self.url, target)
 
     def _ask_until(self, seconds: float, **request: Any) -> tuple[Optional[dict[str, Any]], str]:
         """Ask until there is an answer; return it, or None and the last failure.
@@ -218,8 +182,7 @@ class Mirror(NoMirror):
         while True:
             answer = self._ask(request, deadline)
             if answer and "answer" in answer:
-                found = answer["answer"]
-                return (found if isinstance(found, dict) else {"target": found}), ""
+                return answer["answer"] or {}, ""
             if answer and "refused" in answer:
                 kind: type[PaddleMnistError] = getattr(errors, answer["error"])
                 raise kind(answer["refused"])
@@ -264,6 +227,7 @@ class Mirror(NoMirror):
     # During and after a training
 
     def changed(self) -> None:
+        """Tell the uploader that checkpoints were saved or deleted."""
         self.check()
         self._has_begun = True
         if self._process.poll() is not None:
@@ -275,10 +239,17 @@ class Mirror(NoMirror):
         self._send({"do": "upload"})
 
     def check(self) -> None:
+        """Raise RunLockedError if the copy has become another process's."""
         if self._lost:
             raise RunLockedError(self._lost)
 
     def finish(self) -> bool:
+        """Wait until the copy is complete, but no longer than the mirror's timeout.
+
+        Returns whether it is; what it lacks is logged. Raises RunLockedError as `check` does;
+        StoppedError for a signal that came meanwhile. If it was not the first that this process has
+        received, the wait ends at once.
+        """
         if not self._has_begun:
             return True
         self.check()
@@ -318,6 +289,7 @@ class Mirror(NoMirror):
         return False
 
     def close(self) -> None:
+        """End the uploader."""
         self._process.kill()
         self._process.wait()
         self._reader.join(timeout=5)
@@ -331,9 +303,6 @@ class Mirror(NoMirror):
         self._start()
 
 
-NO_MIRROR = NoMirror()
-
-
 def check_apart(saving: Saving, output: str) -> None:
     """Raise ConfigError if the mirror is the run directory, or one of both is inside the other."""
     if saving.mirror and (mirror := local_path(saving.mirror)):
@@ -343,11 +312,3 @@ def check_apart(saving: Saving, output: str) -> None:
                 f"mirror is {saving.mirror}, but the run is in {output}: one would be inside the "
                 f"other; expected a folder on another disk, or a URL; choose {another_mirror()}"
             )
-
-
-def open_mirror(saving: Saving, run: RunFiles) -> NoMirror:
-    """Return the mirror that `saving` asks for."""
-    if saving.mirror is None:
-        return NO_MIRROR
-    url = saving.mirror if "://" in saving.mirror else str(Path(saving.mirror).absolute())
-    return Mirror(url, saving.mirror_timeout, run, saving)

@@ -165,8 +165,8 @@ class MirrorCopy:
                 file.seek(0)
                 file.write(earlier + now)
 
-    def move_aside(self) -> Optional[str]:
-        """Move the copy of a former run to a folder under the same URL; return its name.
+    def move_aside(self) -> dict[str, Any]:
+        """Move the copy of a former run to a folder under the same URL; return its name as target.
 
         An interrupted move leaves a copy that is complete, or none. The next one goes on with it.
         """
@@ -192,7 +192,7 @@ class MirrorCopy:
             self.checkpoints()  # of which none is left
             self._write_list()
         self._record({None})
-        return target
+        return {"target": target}
 
     # During a training
 

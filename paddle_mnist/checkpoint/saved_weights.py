@@ -31,6 +31,10 @@ PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no r
 WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
 # Suffixes of files that hold no weights, or an exported model. Those of weights may have any other.
 EXPORTED = (".onnx", ".pdiparams", ".pdmodel")
+EXPECTED = (
+    f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, demo "
+    "and DigitPredictor also take the folder of an exported model"
+)
 NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), *EXPORTED, ".json", ".yaml", "")
 
 Name = Union[str, Path]
@@ -139,7 +143,7 @@ def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
             raise CheckpointError(_missing_from_run(run))
         return checkpoint
     if not Path(name).name:
-        raise CheckpointError(f"checkpoint is {name!r}; {_expected()}")
+        raise CheckpointError(f"checkpoint is {name!r}; {EXPECTED}")
     if run and exists(own := str(run.checkpoints.folder / name)):
         name = own
     manifest = _manifest_path(name)
@@ -257,30 +261,18 @@ def _manifest_path(name: str) -> Path:
     return Path(name).with_name(f"{_stem(Path(name))}.json")
 
 
-def _expected() -> str:
-    return (
-        f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, "
-        "demo and DigitPredictor also take the folder of an exported model"
-    )
-
-
 def _missing_from_run(run: RunFiles) -> str:
     """Return the message for a folder that has neither a run's checkpoints nor its weights."""
     if (run.path / "about.json").exists():
-        return (
-            f"{run.path}: an exported model, from which no weights are read; expected the run or "
-            "checkpoint it was made of; infer, demo and DigitPredictor run exported models"
-        )
-    if run.checkpoints.all():
-        return (
-            f"{run.path}: no evaluation has chosen a best checkpoint; expected latest, the run, or "
-            "one of its checkpoints"
-        )
-    checkpoints = CheckpointStore(run.path).all()
-    if checkpoints:
+        reason = "an exported model, from which no weights are read"
+    elif run.checkpoints.all():
+        reason = "no evaluation has chosen a best checkpoint"
+    elif checkpoints := CheckpointStore(run.path).all():
         newest = checkpoints[-1].path.with_suffix("")
-        return f"{run.path}: a folder of checkpoints, not a run; expected one of them, as {newest}"
-    return f"{run.path}: no checkpoint there; expected a run directory"
+        reason = f"a folder of checkpoints, not a run; name one, as {newest}"
+    else:
+        reason = "no checkpoint there"
+    return f"{run.path}: {reason}; {EXPECTED}"
 
 
 def _not_a_checkpoint(name: str) -> str:
@@ -299,4 +291,4 @@ def _not_a_checkpoint(name: str) -> str:
         known[config.parent.name] = str(config.parent)
     near = difflib.get_close_matches(_stem(path), known, n=1)
     hint = f"; did you mean {known[near[0]]!r}?" if near and known[near[0]] != name else ""
-    return f"{name}: {reason}; {_expected()}{hint}"
+    return f"{name}: {reason}; {EXPECTED}{hint}"

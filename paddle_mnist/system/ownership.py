@@ -149,7 +149,14 @@ def _try_to_own(
         has_lock = True
     except NoLocksError as error:
         has_lock = False
-        _warn_of_no_locks(folder, error)
+        warn_once(
+            os.stat(folder).st_dev,
+            "%s: the file system has no locks (%s), so %s says that a process trains here; if its "
+            "machine dies, the file stays",
+            folder,
+            error.strerror,
+            RECORD,
+        )
     except BlockingIOError:
         found = read_record(path)
         _refuse_or_break(folder, found, break_after, elsewhere)
@@ -165,17 +172,6 @@ def _try_to_own(
         return Owner(folder, record if _was_written(path, record) else None)
     _take_away(path, found)
     return Owner(folder, record) if _create(path, record) else None
-
-
-def _warn_of_no_locks(folder: Path, error: OSError) -> None:
-    warn_once(
-        os.stat(folder).st_dev,
-        "%s: the file system has no locks (%s), so %s says that a process trains here; if its "
-        "machine dies, the file stays",
-        folder,
-        error.strerror,
-        RECORD,
-    )
 
 
 def _was_written(path: Path, record: Record) -> bool:

@@ -245,7 +245,8 @@ def _fit(arguments: FitArguments) -> FitResult:
                 opened.append(callback)
                 callback.run_opened(training)
             checkpoint = resume_point(job, run)
-            run.mirror.changed()  # it may lack what this run has
+            if run.mirror:
+                run.mirror.changed()  # it may lack what this run has
             result = result_so_far(training, checkpoint)
             if checkpoint and result:
                 return _repeat(training.at(checkpoint.state), result, checkpoint)

@@ -21,7 +21,7 @@ def fetch_from_mirror(run: RunDirectory, request: ResumeRequest, needs_best: boo
     went on; CheckpointError if the mirror cannot be reached and the run is not on this machine, or
     if nothing in the mirror is intact.
     """
-    if not run.mirror.url:
+    if not run.mirror:
         return
     local = _newest(run)
     copy = run.mirror.look(needed=local is None)
@@ -36,7 +36,7 @@ def fetch_from_mirror(run: RunDirectory, request: ResumeRequest, needs_best: boo
     if newest:
         check_config_unchanged(newest, request, run, where=run.mirror.url)
     if newest and local:
-        _check_same_run(run, local, newest)
+        _check_same_run(run, local, copy)
         if not _is_older(run, local, copy):
             return
     if newest or (copy.damaged and not local):
@@ -55,11 +55,11 @@ def _newest(run: RunDirectory) -> Optional[Checkpoint]:
         return None
 
 
-def _check_same_run(run: RunDirectory, local: Checkpoint, newest: Checkpoint) -> None:
-    ids = [checkpoint.manifest.get("run_id") for checkpoint in (local, newest)]
+def _check_same_run(run: RunDirectory, local: Checkpoint, copy: Copy) -> None:
+    ids = [checkpoint.manifest.get("run_id") for checkpoint in (local, copy.checkpoints[-1])]
     if ids[0] != ids[1]:
         raise ConfigError(
-            f"{run.mirror.url} holds run {ids[1]}, but {run.path} is run {ids[0]}; choose "
+            f"{copy.mirror.url} holds run {ids[1]}, but {run.path} is run {ids[0]}; choose "
             f"{another_mirror()}, or start over with {as_option('fresh')}, which moves both aside"
         )
 
@@ -75,7 +75,7 @@ def _is_older(run: RunDirectory, local: Checkpoint, copy: Copy) -> bool:
     if local.manifest[CHECKSUM] in of_copy or [local.manifest[CHECKSUM]] == copy.uploaded:
         return True
     raise ConfigError(
-        f"{run.path} is at step {local.step} and {run.mirror.url} at step {newest.step}, and both "
+        f"{run.path} is at step {local.step} and {copy.mirror.url} at step {newest.step}, and both "
         f"went on from an earlier one; keep one of them: for the mirror's, move {run.path} away; "
         f"for this one, choose {another_mirror()}"
     )
@@ -95,9 +95,9 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_
             key=lambda one: not one.state.best or any(best.is_best_of(one) for best in known)
         )
     for checkpoint in reversed(newer):
-        damage = run.mirror.download(checkpoint, with_log=local is None)
+        damage = copy.mirror.download(checkpoint, with_log=local is None)
         if not damage:
-            log.info("downloaded %s from %s", checkpoint.name, run.mirror.url)
+            log.info("downloaded %s from %s", checkpoint.name, copy.mirror.url)
             _download_best(run, copy, checkpoint)
             break
         damaged.append(damage)
@@ -105,7 +105,7 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_
         log.warning("damaged copy: %s", reason)
     if not run.checkpoints.all():
         raise CheckpointError(
-            f"{run.mirror.url}: no valid checkpoint there, and none in {run.path}; put a good one "
+            f"{copy.mirror.url}: no valid checkpoint there, and none in {run.path}; put a good one "
             f"back, or start over with {as_option('fresh')}"
         )
 
@@ -113,6 +113,6 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_
 def _download_best(run: RunDirectory, copy: Copy, newest: Checkpoint) -> None:
     for checkpoint in copy.checkpoints:
         if checkpoint.is_best_of(newest) and not checkpoint.path.exists():
-            damage = run.mirror.download(checkpoint, with_log=False)
+            damage = copy.mirror.download(checkpoint, with_log=False)
             if damage:
                 log.warning("damaged copy: %s", damage)

@@ -135,25 +135,20 @@ def check_config_unchanged(
         )
     changes = config_changes(checkpoint.manifest, request, is_own=run.owns(checkpoint))
     if changes:
+        names = [name for name, _, _ in changes]
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
-        if _are_samples([name for name, _, _ in changes]):
+        if _are_samples(names):
             lines.append(
                 "Only samples differ, so the data are probably drawn at random: seed them first, "
                 "as with paddle.seed(0); or in another order, as from a set or os.listdir(): sort "
                 "what these return with sorted(); then every call has the same"
             )
-        raise ConfigError(
-            f"{where} holds a run with other values:\n"
-            + "\n".join(lines)
-            + "\n"
-            + _ways_out(
-                [name for name, _, _ in changes],
-                is_named=where == str(checkpoint.path),
-                elsewhere=another_mirror() if where == run.mirror.url else run.elsewhere(),
-            )
-        )
+        is_of_mirror = run.mirror is not None and where == run.mirror.url
+        elsewhere = another_mirror() if is_of_mirror else run.elsewhere()
+        lines.append(_ways_out(names, where == str(checkpoint.path), elsewhere))
+        raise ConfigError(f"{where} holds a run with other values:\n" + "\n".join(lines))
     comparison = code_comparison(checkpoint.manifest, request).items()
     if changed := [name for name, is_same in comparison if not is_same]:
         log.warning(
@@ -194,13 +189,14 @@ def config_changes(
     skipped -= {name.partition(".")[0] for name in request.must_match}
     if stored.get(PYTHON) != current.get(PYTHON):
         skipped.add(CODE)
+    groups = {name.partition(".")[0] for name in stored if "." in name}
     return [
         (name, stored.get(name), current.get(name))
         for name in dict.fromkeys([*current, *stored])
         if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
-        and (name in stored or name in request.must_match or _has_group(stored, name))
+        and (name in stored or name in request.must_match or name.partition(".")[0] in groups)
         and not _is_among(name, (*allowed, *skipped))
-        and not (_is_loose(name) and not (name in stored and name in current))
+        and (name in stored.keys() & current.keys() or not _is_loose(name))
     ]
 
 
@@ -216,12 +212,6 @@ def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _comparable(name: str, value: Any) -> Any:
     """Return a value for a comparison: one place may be written in several ways."""
     return os.path.abspath(os.path.expanduser(value)) if name in START_FIELDS and value else value
-
-
-def _has_group(stored: Mapping[str, Any], name: str) -> bool:
-    """Return whether a run has recorded the group that a value belongs to."""
-    group, dot, _ = name.partition(".")
-    return bool(dot) and any(other.startswith(f"{group}.") for other in stored)
 
 
 def _is_among(name: str, names: Collection[str]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.mirror import NO_MIRROR, NoMirror, open_mirror
+from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
@@ -39,7 +39,7 @@ class RunDirectory(RunFiles):
     path, name: see `RunFiles`.
     """
 
-    mirror: NoMirror = NO_MIRROR
+    mirror: Optional[Mirror] = None
 
     @contextlib.contextmanager
     def opened(
@@ -59,8 +59,9 @@ class RunDirectory(RunFiles):
         if fresh:
             with self._locked(saving):
                 self._require_movable()
-                with contextlib.closing(open_mirror(saving, self)) as mirror:
-                    mirror.move_aside()
+                if saving.mirror:
+                    with contextlib.closing(Mirror(saving.mirror, self, saving)) as mirror:
+                        mirror.move_aside()
                 self._move_aside()
         # After a move this is another directory, with another lock.
         with self._locked(saving) as owner:
@@ -86,16 +87,20 @@ class RunDirectory(RunFiles):
         Once another process has the run or its copy, nothing more is uploaded. Raises OutputError
         if a run that has not failed otherwise leaves an incomplete copy.
         """
-        with contextlib.closing(open_mirror(saving, self)) as self.mirror:
+        if not saving.mirror:
+            yield
+            return
+        with contextlib.closing(Mirror(saving.mirror, self, saving)) as mirror:
+            self.mirror = mirror
             try:
                 yield
             except BaseException as error:
                 if not isinstance(error, RunLockedError):
-                    self.mirror.finish()
+                    mirror.finish()
                 raise
-            if not self.mirror.finish():
+            if not mirror.finish():
                 raise OutputError(
-                    f"{self.mirror.url}: lacks the result of the run, which is complete in "
+                    f"{mirror.url}: lacks the result of the run, which is complete in "
                     f"{self.path}; run again to upload the rest"
                 )
 
@@ -155,7 +160,7 @@ class RunDirectory(RunFiles):
 
     def elsewhere(self) -> str:
         """Return what the user chooses to train elsewhere."""
-        return another_output(is_mirrored=bool(self.mirror.url))
+        return another_output(is_mirrored=self.mirror is not None)
 
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
         """Return whether there is a checkpoint and it is in this run's directory."""
