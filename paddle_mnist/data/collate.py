@@ -53,7 +53,8 @@ def make_batch(
     with data_error(f"{source}: the collate_fn of samples {some(indices)}"):
         try:
             batch = collate_fn(samples)
-            is_of_objects = any(map(_holds_objects, leaves(batch)))
+            arrays = [leaf for leaf in leaves(batch) if isinstance(leaf, np.ndarray)]
+            is_of_objects = any(array.dtype.hasobject for array in arrays)
         except Exception:
             if collate_fn is default_collate_fn:
                 stack_samples(samples, source, indices)  # raises an error that names the sample
@@ -100,8 +101,7 @@ def batch_of(
         )
 
     def converted(leaf: Any) -> Any:
-        is_array = isinstance(leaf, np.ndarray)
-        if not is_array:
+        if not isinstance(leaf, np.ndarray):
             return leaf
         return as_paddles(leaf, leaf, source, lambda number: str(indices[number]), 0)
 
@@ -111,10 +111,6 @@ def batch_of(
 def some(indices: Sequence[int]) -> str:
     """Return the first few indices, as an error names them."""
     return ", ".join(map(str, indices[:4])) + (", ..." if len(indices) > 4 else "")
-
-
-def _holds_objects(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.dtype.hasobject
 
 
 def stack_samples(

@@ -1,7 +1,5 @@
 """Open data of any kind: a dataset, and whatever yields its batches by itself."""
 
-import collections
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,18 +83,21 @@ class ExternalLoader:
         self._stream_at: Optional[int] = None  # the number of the step that it yields next
         sampler = getattr(batches, "batch_sampler", None)
         self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
-        self.once: Optional[_Once] = None
+        self.once: Optional[Iterator[Any]] = None  # of data that can be read only once
 
     def peek(self) -> Iterator[Any]:
         """Yield what an epoch yields, for a look: what can be read only once is not lost by it."""
         if self.once is None and not isinstance(self.batches, Iterable):
             first, second = self.batches(), self.batches()
-            self.once = _Once(first) if first is second else None
+            self.once = first if first is second else None
         if self.once is None:
             yield from self.epoch(0)
             return
-        with self.once.kept():
+        kept, self.once = itertools.tee(self.once)
+        try:
             yield from self.epoch(0)
+        finally:
+            self.once = kept
 
     @property
     def resumes_inside_epochs(self) -> bool:
@@ -178,41 +179,6 @@ class ExternalLoader:
             Shard(tensors(batch), index, size, batch_size=sum(sizes))
             for index, (batch, size) in enumerate(zip(group, sizes))
         ]
-
-
-class _Once:
-    """An iterator whose first items can be looked at before they are used."""
-
-    def __init__(self, iterator: Iterator[Any]):
-        self._iterator = iterator
-        self._ahead: collections.deque[Any] = collections.deque()
-        self._keeps = False
-
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Within the context, keep what is read, to give it again."""
-        self._keeps = True
-        try:
-            yield
-        finally:
-            self._keeps = False
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in itertools.count():
-            if self._keeps and number < len(self._ahead):
-                yield self._ahead[number]
-            elif self._ahead and not self._keeps:
-                yield self._ahead.popleft()
-            else:
-                item = next(self._iterator, _END)
-                if item is _END:
-                    return
-                if self._keeps:
-                    self._ahead.append(item)
-                yield item
-
-
-_END = object()
 
 
 def open_loader(

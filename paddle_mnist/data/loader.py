@@ -151,12 +151,9 @@ class BatchLoader:
         require_length(self.dataset, self._samples)
         # Workers are told what to read, and read ahead; what is to become of it they need not know.
         plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))
-        loaded = self._load(part.request for parts in plan_to_read for part in parts)
+        loaded = self._load(part.batch for parts in plan_to_read for part in parts)
         for parts in plan:
-            shards = [
-                Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
-                for part in parts
-            ]
+            shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
 
     def first_batch(self, epoch: int = 0) -> Any:
@@ -165,7 +162,7 @@ class BatchLoader:
         It is the first shard, if batches are divided.
         epoch: whose random numbers these samples draw.
         """
-        indices = next(self._plan(0, 0, 1))[0].request.indices
+        indices = next(self._plan(0, 0, 1))[0].batch.indices
         self._read.begin(epoch)
         return self._read(Request(epoch, indices)).batch
 
@@ -176,13 +173,13 @@ class BatchLoader:
             place = {index: part for index, part, _ in self.shard_spec.slices(place)}[shard]
         return self.sampler.order(epoch)[place]
 
-    def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list["_Part"]]:
-        """Yield the parts of each batch that this process reads."""
+    def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list[Shard]]:
+        """Yield the shards of each batch that this process reads, with a `Request` as `batch`."""
         order, spec = self.sampler.order(epoch), self.shard_spec
         for place in self.sampler.batch_slices(start, stride):
             size = place.stop - place.start
             yield [
-                _Part(Request(epoch, order[part].tolist()), index, samples, size)
+                Shard(Request(epoch, order[part].tolist()), index, samples, size)
                 for index, part, samples in (spec.slices(place) if spec else [(0, place, size)])
             ]
 
@@ -208,19 +205,6 @@ def require_length(dataset: MapDataset, samples: int) -> None:
             "iterator over the batches of an epoch, which is called for each epoch, or call fit "
             "again with another output and start=StartFrom(...)"
         )
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The part of a batch that is read in one call: a shard, or all of it.
-
-    index, samples, batch_size: see `Shard`.
-    """
-
-    request: Request
-    index: int
-    samples: int
-    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -304,9 +288,9 @@ def first_batches(loader: Any, count: int) -> list[Any]:
         return list(itertools.islice(batches, count))
 
 
-def batches_per_epoch(loader: Any) -> Optional[int]:
-    """Return the number of batches of a loader; None if it has no length."""
+def length_of(data: Any) -> Optional[int]:
+    """Return the length of a dataset or a loader; None if it has none."""
     try:
-        return len(loader)
-    except (TypeError, ValueError):  # ValueError: Paddle's, over an IterableDataset
+        return len(data)
+    except (TypeError, ValueError, RuntimeError):  # Paddle's, over an IterableDataset
         return None

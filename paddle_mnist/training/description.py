@@ -14,6 +14,7 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.optimizer_state import generated_names
 from paddle_mnist.checkpoint.reachable import child, own_steps
 from paddle_mnist.data.collate import leaves, read_samples
+from paddle_mnist.data.loader import length_of
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.metrics.paddle_metrics import Gathered
@@ -144,7 +145,7 @@ def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
         its position.
     """
     fingerprint = getattr(data, "fingerprint", None)
-    length = _length(data)
+    length = length_of(data)
     if fingerprint is not None:
         value = fingerprint() if callable(fingerprint) else fingerprint
         return {"length": length, "fingerprint": str(value)}
@@ -169,13 +170,6 @@ def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> dict[str, str
             for leaf in leaves(part):
                 digests[name].update(_content(leaf))
     return {name: digest.hexdigest()[:12] for name, digest in digests.items()}
-
-
-def _length(data: Any) -> Any:
-    try:
-        return len(data)
-    except (TypeError, ValueError, RuntimeError):  # Paddle's, over an IterableDataset
-        return None
 
 
 def _content(leaf: Any) -> bytes:

@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.plain_data import digest_of
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into, load_weights
-from paddle_mnist.data.loader import batches_per_epoch
+from paddle_mnist.data.loader import length_of
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
@@ -61,7 +61,7 @@ def restore(
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state = checkpoint.state
-    steps = batches_per_epoch(parts.loader)
+    steps = length_of(parts.loader)
     if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "

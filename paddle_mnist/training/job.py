@@ -8,7 +8,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.further_state import LOSS
-from paddle_mnist.data.loader import batches_per_epoch
+from paddle_mnist.data.loader import length_of
 from paddle_mnist.interfaces import Evaluator, MetricSums
 from paddle_mnist.parallel.gradients import (
     GradientExchange,
@@ -58,7 +58,7 @@ class TrainingJob:
     @property
     def steps(self) -> Optional[int]:
         """The number of steps of the training; None if it is unknown."""
-        steps = (batches_per_epoch(self.parts.loader) or 0) * self.arguments.epochs
+        steps = (length_of(self.parts.loader) or 0) * self.arguments.epochs
         return min(steps, self.arguments.loading.max_steps or steps) or None
 
     def is_over(self, state: TrainState) -> bool:

@@ -17,7 +17,7 @@ from paddle_mnist.checkpoint.further_state import (
 )
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.data.external import ExternalLoader, open_loader
-from paddle_mnist.data.loader import batches_per_epoch
+from paddle_mnist.data.loader import length_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
@@ -75,8 +75,9 @@ def _further_state(
         "collate_fn": arguments.loading.collate_fn,
     }
     named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
-    if isinstance(arguments.loss, nn.Layer) and _is_trained(arguments.loss):
-        named[LOSS] = arguments.loss  # of others, tensors are saved that change
+    loss = arguments.loss
+    if isinstance(loss, nn.Layer) and not all(one.stop_gradient for one in loss.parameters()):
+        named[LOSS] = loss  # of others, tensors are saved that change
     for name, metric in (arguments.metrics or {}).items():
         if has_state(metric):
             named[f"metrics[{name!r}]"] = metric
@@ -104,10 +105,6 @@ def _by_class(callbacks: Sequence[Any]) -> dict[str, Any]:
         number = sum(type(other).__name__ == kind for other in named.values())
         named[f"{kind} {number + 1}" if number else kind] = callback
     return named
-
-
-def _is_trained(layer: nn.Layer) -> bool:
-    return any(not parameter.stop_gradient for parameter in layer.parameters())
 
 
 def _check_kind(optimizer: Any) -> None:
@@ -155,7 +152,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
                 "checkpoints; with a paddle.io.Dataset, ResumableBatchSampler or "
                 "Loading(steps_per_epoch=...), it can resume at any step"
             )
-            if batches_per_epoch(loader) is None:
+            if length_of(loader) is None:
                 log.info("the data have no length; endless ones need Loading(steps_per_epoch=...)")
         return loader
     if grad_shards or shards * accumulate > 1:

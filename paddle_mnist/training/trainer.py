@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpoin
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
-from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
+from paddle_mnist.data.loader import epoch_batches, length_of, shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import (
     Checkpointer,
@@ -339,7 +339,7 @@ class Trainer:
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
                 "which starts from the beginning"
             )
-        steps = self._steps_per_epoch = batches_per_epoch(loader)  # None: it does not know
+        steps = self._steps_per_epoch = length_of(loader)  # None: it does not know
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=int(start_epoch), step=int(start_epoch) * (steps or 0))
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
