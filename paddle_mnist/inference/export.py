@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import importlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +61,8 @@ def export_layer(
     if format not in FORMS:
         raise ConfigError(f"format is {format!r}; expected {' or '.join(FORMS)}")
     folder = Path(folder)
-    with evaluation_mode(layer), _folder_for_trial(folder, _most_bytes(layer)) as temporary:
+    size = sum(value.size * value.element_size() for value in layer.state_dict().values())
+    with evaluation_mode(layer), _folder_for_trial(folder, size + MAX_PROGRAM) as temporary:
         with explained(check_inputs, "the export"), utf8_folder(temporary) as writable:
             files = FORMS[format](layer, signature, writable)
         with paddle.no_grad():
@@ -103,27 +103,13 @@ def _folder_for_trial(output: Path, size: int) -> Iterator[Path]:
             except Exception:
                 for path in Path(name).iterdir():
                     remove(path)
-                with writing(output):
-                    _write_trial(Path(name, "trial"), size)
+                write_atomically(Path(name, "trial"), bytes(size))
                 raise
     except BaseException:
         if not existed:
             with contextlib.suppress(OSError):  # not empty: another process exports there
                 output.rmdir()
         raise
-
-
-def _write_trial(path: Path, size: int) -> None:
-    with open(path, "wb") as file:
-        file.write(bytes(size))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _most_bytes(layer: nn.Layer) -> int:
-    """Return how many bytes the files of an exported layer take at most."""
-    values = sum(value.size * value.element_size() for value in layer.state_dict().values())
-    return values + MAX_PROGRAM
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from paddle_mnist.checkpoint.run_files import RunFiles
-from paddle_mnist.checkpoint.saved_weights import WORDS, find_run
+from paddle_mnist.checkpoint.saved_weights import exists
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.inference.exported import (
     ABOUT,
@@ -51,11 +51,8 @@ class Predictor:
         parallel: int = 1,
         batch_size: int = 256,
     ):
-        for name, value in (
-            ("threads", threads),
-            ("parallel", parallel),
-            ("batch_size", batch_size),
-        ):
+        counts = {"threads": threads, "parallel": parallel, "batch_size": batch_size}
+        for name, value in counts.items():
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number, at least 1")
         folder = Path(folder)
@@ -145,7 +142,8 @@ class Predictor:
         shapes = [value.shape[1:] for value in values]
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")  # version 0.1 recorded none
-        if len(shapes) != len(self.outputs) or recorded not in (None, _with_batch(computed)):
+        found = {name: [-1, *shape] for name, shape in computed.items()}
+        if len(shapes) != len(self.outputs) or recorded not in (None, found):
             raise CheckpointError(
                 f"{folder}: gives outputs of shapes {shapes}, but {ABOUT} names "
                 f"{recorded or ', '.join(self.outputs)}; export again"
@@ -161,24 +159,13 @@ def is_exported(folder: Path) -> bool:
 
 
 def _not_exported(path: Path) -> str:
-    """Return the message for a path that is no exported model, with what to do with a run's."""
-    run = RunFiles(path) if str(path) in WORDS else find_run(path)
-    if not path.exists() and not run.config.exists():
-        return f"{path}: No such file or directory; expected a folder that the command export wrote"
-    if run.is_of_fit:
-        return (
-            f"{path}: not an exported model but of a run of paddle_mnist.fit, whose net only your "
-            "own code can build; use paddle_mnist.predict_run with the function that builds it, or "
-            "export it with paddle_mnist.export_run"
-        )
+    """Return the message for a path that is no exported model, with what takes a run's."""
+    reason = "not an exported model" if exists(str(path)) else "No such file or directory"
     return (
-        f"{path}: not an exported model; expected a folder that the command export wrote; for "
-        "weights on digits use paddle_mnist.DigitPredictor"
+        f"{path}: {reason}; expected a folder that the command export wrote; for weights on digits "
+        "use paddle_mnist.DigitPredictor, for a run of another net paddle_mnist.predict_run or "
+        "paddle_mnist.export_run"
     )
-
-
-def _with_batch(shapes: Mapping[str, Shape]) -> dict[str, list[int]]:
-    return {name: [-1, *shape] for name, shape in shapes.items()}
 
 
 def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:

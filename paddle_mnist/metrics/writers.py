@@ -1,6 +1,7 @@
 """Writers that hold or hand on metrics; `console`, `jsonl` and `visualdl` show and store them."""
 
 import contextlib
+import copy
 from collections.abc import Mapping, Sequence
 
 from paddle_mnist.interfaces import Writer
@@ -18,14 +19,14 @@ class NewestMetrics(Writer):
 
 
 class ManyWriters(Writer):
-    """Passes every call on to several writers, in order."""
+    """Passes every call on to several writers, in order, with copies that each may change."""
 
     def __init__(self, writers: Sequence[Writer]):
         self.writers = writers
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         for writer in self.writers:
-            writer.write(state, values)
+            writer.write(copy.deepcopy(state), dict(values))
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each, whatever happens to the others

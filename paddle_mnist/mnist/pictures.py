@@ -197,14 +197,11 @@ def _brightness(image: Image.Image) -> np.ndarray:
 
 
 def _of_high_depth(values: np.ndarray) -> np.ndarray:
-    """Return the brightness of pixels that are floats, or integers of 16 bits or more.
-
-    Of the bits of integers often fewer are used; the largest value tells how many.
-    """
+    """Return the brightness of pixels that are floats, or integers of 16 bits or more."""
     if not np.isfinite(values).all():
         raise DataError("holds values that are not finite; expected brightness")
-    top = next((2**bits - 1 for bits in (1, 8, 10, 12, 14, 16) if values.max() < 2**bits), None)
-    return np.clip(values / (top or values.max()), 0, 1)
+    brightness: np.ndarray = np.clip(values / max(values.max(), 1), 0, 1)
+    return brightness
 
 
 def _on_background(image: Image.Image) -> Image.Image:

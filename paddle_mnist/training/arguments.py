@@ -276,18 +276,14 @@ class FitArguments(Options):
             "expected functions at the top level of a module, which the new processes import; or "
             "start with python -m paddle.distributed.launch, which takes everything"
         )
-        objects = {"model": paddle.nn.Layer, "optimizer": paddle.optimizer.Optimizer}
-        for name, kind in objects.items():
-            if isinstance(getattr(self, name), kind):
+        kinds = (paddle.nn.Layer, paddle.optimizer.Optimizer)
+        objects = {"model": self.model, "optimizer": self.optimizer, "state": self.state}
+        for name, value in objects.items():
+            if isinstance(value, kinds) or (name == "state" and value):
+                what = "has objects" if name == "state" else "is an object"
                 raise ConfigError(
-                    f"{several}, but {name} is an object, which other processes cannot share; "
-                    f"{remedy}"
+                    f"{several}, but {name} {what}, which other processes cannot share; {remedy}"
                 )
-        if self.state:
-            raise ConfigError(
-                f"{several}, but state has objects, which other processes cannot share; start "
-                "with python -m paddle.distributed.launch, which takes everything"
-            )
         for field in fields(self):
             try:
                 ForkingPickler.dumps(getattr(self, field.name))

@@ -121,12 +121,9 @@ def _halves(batch: Any) -> Optional[list[Any]]:
 def _part(structure: Any, part: slice, size: int) -> Any:
     if isinstance(structure, Mapping):
         return {key: _part(value, part, size) for key, value in structure.items()}
-    if isinstance(structure, list) and len(structure) == size and _is_text(structure):
+    is_list = isinstance(structure, list) and len(structure) == size
+    if is_list and all(isinstance(value, (str, bytes)) for value in structure):
         return structure[part]
     if isinstance(structure, (tuple, list)):
         return rebuilt(structure, [_part(value, part, size) for value in structure])
     return structure[part] if hasattr(structure, "shape") else structure
-
-
-def _is_text(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, (str, bytes)) for value in values)

@@ -1,7 +1,6 @@
 """The phases of a training in a run directory: resume or initialize, train, take final weights."""
 
 import contextlib
-import copy
 import functools
 import logging
 import math
@@ -22,7 +21,7 @@ from paddle_mnist.checkpoint.weights import load_weights, write_weights
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.interfaces import Checkpointer, Writer
+from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.profiler import NO_PROFILE
 from paddle_mnist.nn.ema import NO_AVERAGE
@@ -30,7 +29,6 @@ from paddle_mnist.nn.implementations import implementations, warn_of_other_imple
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
-from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.from_mirror import fetch_from_mirror
 from paddle_mnist.training.initialize import (
     BEFORE,
@@ -132,10 +130,12 @@ def resume_or_initialize(
     computed_by = implementations(job.parts.model)
     if is_own:
         job.world.run_on_main(lambda: warn_of_other_implementations(origin, computed_by))
-    run.checkpoints.context.update(  # in every manifest from now on
+    context = run.checkpoints.context  # in every manifest from now on
+    for callback in job.callbacks:
+        context |= plain(callback.manifest_entries() or {})
+    context.update(
         lineage(origin, is_own, before),
         config=job.request.config,
-        **_manifest_entries(job),
         device=job.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
         computed_by=computed_by,
@@ -143,14 +143,6 @@ def resume_or_initialize(
         versions=versions(),
     )
     return state
-
-
-def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
-    """Return what the callbacks add to every manifest."""
-    entries: dict[str, Any] = {}
-    for callback in job.callbacks:
-        entries |= plain(callback.manifest_entries() or {})
-    return entries
 
 
 def _evaluate_before(job: TrainingJob) -> dict[str, float]:
@@ -175,7 +167,8 @@ def train_epochs(
     checkpoint: from which it was resumed, if it was.
     """
     parts, arguments = job.parts, job.arguments
-    with contextlib.closing(_history(job, run)) as history:
+    history = run.open_history() if job.world.is_main_process else ManyWriters([])
+    with contextlib.closing(history):
         checkpointer = _checkpointer(job, run, checkpoint)
         if arguments.saving.at_start and not state.step and not run.owns(checkpoint):
             checkpointer.at_start(state, parts.model, parts.optimizer)
@@ -190,7 +183,7 @@ def train_epochs(
             evaluator=job.evaluator,
             average=parts.average,
             checkpointer=checkpointer,
-            writer=ManyWriters([history, *map(_CallbackWriter, job.callbacks)]),
+            writer=ManyWriters([history, *job.callbacks]),  # which `fit` closes
             observers=job.callbacks,
             profile=profilers[0] if profilers else NO_PROFILE,
             state=state,
@@ -228,24 +221,6 @@ def _checkpointer(
         saves_inside_epochs=job.resumes_inside_epochs,
         mirror=run.mirror,
     )
-
-
-class _CallbackWriter:
-    """Gives a callback copies of the state and of metrics, which it cannot change."""
-
-    def __init__(self, callback: Callback):
-        self._callback = callback
-
-    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        self._callback.write(copy.deepcopy(state), dict(values))
-
-    def close(self) -> None:
-        """Do nothing: `fit` closes callbacks."""
-
-
-def _history(job: TrainingJob, run: RunDirectory) -> Writer:
-    """Return what writes `metrics.jsonl`, in the main process."""
-    return run.open_history() if job.world.is_main_process else ManyWriters([])
 
 
 def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -> str:
