@@ -142,8 +142,8 @@ def test_what_pyyaml_writes_is_read_back(tmp_path_factory, values, allow_unicode
         (b"epochs: " + b"[" * 9999, "not YAML"),
         (b"epochs: 1\nseed: 2\n'epochs': 3", "line 3"),
         (b"augment:\n  shift: 1\n  shift: 2", "line 3"),
-        ("output: 训练".encode("gbk"), "GBK"),
-        ("epochs: 3".encode("utf-16-le"), "UTF-16"),
+        ("output: 训练".encode("gbk"), "not UTF-8"),
+        ("epochs: 3".encode("utf-16-le"), "not YAML"),
     ],
 )
 def test_invalid_file_raises_and_runs_nothing(tmp_path, monkeypatch, text, part):

@@ -165,7 +165,7 @@ def test_class_names_are_no_part_of_the_data(tmp_path):
         ("\n".join([*NAMES[:4], " ", *NAMES[5:]]).encode(), "''"),
         ("\n".join([*NAMES[:9], "kind 2"]).encode(), "9 names"),
         ("\n".join([*NAMES[:9], "\x1b[31mred"]).encode(), "'\\x1b[31mred'"),
-        ("\n".join(NAMES).encode("utf-16"), "UTF-16"),
+        ("\n".join(NAMES).encode("utf-16"), "not UTF-8"),
     ],
 )
 def test_invalid_class_names_raise(tmp_path, idx, content, part):
