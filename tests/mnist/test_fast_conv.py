@@ -44,6 +44,7 @@ def real_images() -> np.ndarray:
     return np.stack([dataset[number][0] for number in range(128)])
 
 
+@pytest.mark.slow
 def test_compiled_net_other_width_of_vectors_keeps_the_bits(real_images, monkeypatch):
     """Another processor pads every row differently."""
     images, labels = real_images[:26], np.arange(26) % 10
