@@ -81,18 +81,6 @@ def test_answer_to_what_is_not_a_digit_gives_the_reason_in_both_languages(predic
 
 
 @pytest.mark.parametrize(
-    ("words", "chinese"),
-    [
-        ("3, probability 98.2%, score 0.97", "3，概率 98.2%，数字得分 0.97"),
-        ("3, probability 50.0% unsure: 3 or 8", "3，概率 50.0%；不太确定：3 或 8"),
-        ("something new", "something new"),
-    ],
-)
-def test_in_language_translates_answers(words, chinese):
-    assert in_language(words, "zh") == chinese
-
-
-@pytest.mark.parametrize(
     ("accepted", "language"),
     [("zh-CN,zh;q=0.9", "zh"), ("zh-TW", "zh"), ("en-US,zh-CN;q=0.5", "en"), ("de", "en")],
 )

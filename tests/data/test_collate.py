@@ -83,14 +83,6 @@ def test_mapped_keeps_structure_and_order(sample):
     assert list(leaves(numbered)) == list(in_parallel(sample, numbered)) == numbers
 
 
-@given(st.lists(st.integers(0, 255), min_size=1, max_size=5))
-def test_stack_samples_keeps_their_order(values):
-    batch = stack_samples([{"x": [np.array([v]), float(v)], "name": str(v)} for v in values])
-    assert batch["x"][0].tolist() == [[v] for v in values]
-    assert batch["x"][1].tolist() == values
-    assert batch["name"] == [str(v) for v in values]
-
-
 TENSOR_DTYPES = [*DTYPES, "bfloat16"]
 
 
@@ -139,11 +131,6 @@ def test_stack_samples_that_do_not_fit_raises_with_their_place(wrong):
     with pytest.raises(DataError) as refusal:
         stack_samples(samples, source="Digits")
     assert str(refusal.value).startswith(f"Digits: {place} ") and message in str(refusal.value)
-
-
-def test_stack_samples_dicts_in_any_order_of_keys_fit():
-    batch = stack_samples([{"a": 1, "b": 2}, {"b": 4, "a": 3}])
-    assert mapped(batch, np.ndarray.tolist) == {"a": [1, 3], "b": [2, 4]}
 
 
 def test_tensors_leaves_texts_and_numbers_alone():

@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import paddle
 import pytest
-from fit_rows import ROWS, WIDTH, Points, Texts, perceptron, train
+from fit_rows import ROWS, WIDTH, Points, perceptron, train
 from paddle import nn
 from paddle.static import InputSpec
 
@@ -115,15 +115,6 @@ def test_predict_run_wrong_data_raises(runs, data, forward, message):
         predict_run(runs("dropout"), MODELS["dropout"], data, forward=forward)
 
 
-def test_predict_run_batch_of_a_wrong_shape_is_described(runs):
-    batches = ready(POINTS[:4], POINTS[:4, 1:])
-    with pytest.raises(ConfigError, match=r"fails with .*Error: ") as refusal:
-        predict_run(runs("dropout"), MODELS["dropout"], batches)
-    text = str(refusal.value)
-    assert text.startswith("batch 1 fails with") and "\n" not in text
-    assert text.endswith(f"the batch is float32 [4, {WIDTH - 1}]")
-
-
 # ------------------------------------------------------------------ export
 
 
@@ -136,19 +127,6 @@ def test_export_run_computes_as_the_net(row, runs, tmp_path):
     expected = computed(runs(row), row, POINTS).numpy()
     outputs = Predictor(tmp_path).run(POINTS)["output"]
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
-
-
-def test_export_run_samples_or_a_spec_describe_the_input(runs, tmp_path):
-    words = np.stack([Texts()[number][0] for number in range(7)])
-    run, model = runs("sparse embedding"), MODELS["sparse embedding"]
-    about = export_run("best", model, tmp_path / "samples", words, run=run, outputs=["scores"])
-    assert about["input"]["shape"] == [-1, 5] and about["input"]["dtype"] == "int64"
-    expected = predict_run("best", model, ready(words), run=run)
-    outputs = Predictor(tmp_path / "samples").run(words)["scores"]
-    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
-    export_run("best", model, tmp_path / "spec", InputSpec([None, 5], "int64"), run=run)
-    again = Predictor(tmp_path / "spec").run(words)["output"]
-    np.testing.assert_allclose(again, expected, rtol=0, atol=1e-5)
 
 
 class Named(nn.Layer):

@@ -5,10 +5,8 @@ import paddle
 import pytest
 
 from paddle_mnist import MNIST
-from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.legacy import fluid
-from paddle_mnist.progress import TrainState
 
 
 def a_model(seed):
@@ -75,17 +73,6 @@ def test_load_persistables_of_another_optimizer_raises(tmp_path):
         fluid.load_persistables(
             tmp_path, model, paddle.optimizer.SGD(0.01, parameters=model.parameters())
         )
-
-
-def test_load_persistables_beside_a_checkpoint_loads_its_own(tmp_path):
-    one, other = a_model(1), a_model(2)
-    optimizer = paddle.optimizer.SGD(0.01, parameters=one.parameters())
-    store = CheckpointStore(tmp_path)
-    files = {".pdparams": b"", ".pdopt": b""}
-    store.commit("mnist_epoch7", files, TrainState(epoch=8, step=800))
-    fluid.save_persistables(tmp_path, one, optimizer)
-    fluid.load_persistables(tmp_path, other, optimizer)
-    assert len(same(values(one), values(other))) == 6
 
 
 def test_save_inference_model_gives_its_chosen_outputs(tmp_path):

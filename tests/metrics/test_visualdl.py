@@ -111,11 +111,6 @@ def test_graph_of_a_net_names_its_page(board):
     assert "Graphs > Dynamic" in record.text.encoded_text_string
 
 
-def test_write_percent_sign_in_a_tag_is_spelled(board):
-    board.write(STATE, {"train/50%": 1.0})
-    assert "50percent" in read(board).get_tags()["scalar"]
-
-
 def test_pages_that_are_not_wanted_are_not_written(tmp_path):
     board = VisualDLWriter(tmp_path / "001", ["scalars"])
     board.write(STATE, VALUES)

@@ -112,13 +112,6 @@ def test_cut_jsonl_drops_what_is_written_again(tmp_path, state, count, left):
     assert [f"{line['tag'][:5]} {line['step']}" for line in records] == left
 
 
-def test_train_without_a_terminal_prints_plain_lines(run_of_command):
-    printed = (run_of_command / "train.log").read_text()
-    lines = [line for line in printed.splitlines() if "epoch" in line and " lr " in line]
-    assert len(lines) == 8 and all(map(LINE.search, lines))
-    assert "%|" not in printed
-
-
 def test_train_on_a_terminal_shows_a_progress_bar_below_the_lines(tmp_path, tiny):
     """A pseudo-terminal for stdout and stderr; lines still come whole, above the bar."""
     main, other = pty.openpty()

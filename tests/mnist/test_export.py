@@ -54,14 +54,6 @@ def test_pretrained_weights_are_those_of_their_manifest(model, real_data):
     assert about["dataset"] == "mnist" and about["eval_acc"] > 0.99
 
 
-def test_pretrained_damaged_weights_raise(monkeypatch, tmp_path):
-    damaged = tmp_path / "mnist.pdparams"
-    damaged.write_bytes(pretrained.WEIGHTS.read_bytes()[:-1] + b"!")
-    monkeypatch.setattr(pretrained, "WEIGHTS", damaged)
-    with pytest.raises(CheckpointError, match="install the package again"):
-        MNIST(pretrained=True)
-
-
 def test_export_model_predicts_as_the_net(model, exported, images):
     outputs = DigitPredictor(exported, batch_size=128).run(images)
     for name, expected in zip(OUTPUTS, outputs_of(model, images)):
@@ -186,12 +178,6 @@ def test_predictor_damaged_export_raises(exported, tmp_path, damage):
         DigitPredictor(folder)
 
 
-@pytest.mark.parametrize("option", ["threads", "parallel", "batch_size"])
-def test_predictor_number_below_one_raises(exported, option):
-    with pytest.raises(ConfigError, match=f"{option} is 0"):
-        DigitPredictor(exported, **{option: 0})
-
-
 def test_export_command_exports_the_best_weights_of_a_run(tool, tmp_path, tiny, run_of_command):
     output = tool("export_model", "-k", "best", "--run", run_of_command, "--output", "out").stdout
     assert "inference.pdiparams  81,559 bytes" in output and "from the net's" in output
@@ -212,26 +198,13 @@ def test_export_command_checkpoint_of_another_net_exits_with_4(tool, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def names_of_the_outputs(folder):
-    """Return what a program without this package finds in an exported model."""
-    if (folder / "model.onnx").exists():
-        session = pytest.importorskip("onnxruntime").InferenceSession(str(folder / "model.onnx"))
-        return [output.name for output in session.get_outputs()]
-    (program,) = (
-        path for path in folder.glob("inference.*") if path.suffix in (".json", ".pdmodel")
-    )
-    config = paddle.inference.Config(str(program), str(folder / "inference.pdiparams"))
-    config.disable_glog_info()
-    return paddle.inference.create_predictor(config).get_output_names()
-
-
 @pytest.mark.parametrize("form", ["paddle", "onnx"])
-def test_export_model_any_format_names_its_outputs(model, tmp_path, form):
+def test_export_model_any_format_gives_the_chosen_outputs(model, tmp_path, images, form):
     if form == "onnx":
         pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
     outputs = ["probabilities", "conv1", "logits"]
-    about = export_model(model, tmp_path, outputs, form)
-    assert names_of_the_outputs(tmp_path) == about["outputs"] == outputs
+    assert export_model(model, tmp_path, outputs, form)["outputs"] == outputs
+    assert list(DigitPredictor(tmp_path).run(images[:2])) == outputs
 
 
 @pytest.mark.slow
@@ -240,7 +213,6 @@ def test_export_command_legacy_is_read_by_the_predictor(tmp_path, model, images)
     subprocess.run(command, cwd=tmp_path, check=True)
     assert (tmp_path / "out/inference.pdmodel").exists()
     assert not (tmp_path / "out/inference.json").exists()
-    assert names_of_the_outputs(tmp_path / "out") == ["logits", "probabilities"]
     np.testing.assert_allclose(
         DigitPredictor(tmp_path / "out").run(images[:10])["logits"],
         outputs_of(model, images[:10])[0],
@@ -287,20 +259,6 @@ def test_export_command_on_a_full_disk_exits_with_7(tmp_path, script, output, re
         assert (tmp_path / "out/about.json").exists()
     else:
         assert done.returncode == 7 and reason in done.stderr, done.stderr
-
-
-def test_export_model_again_removes_files_of_another_format(model, tmp_path):
-    (tmp_path / "inference.pdmodel").write_bytes(b"of an earlier export")
-    (tmp_path / "model.onnx").write_bytes(b"of an earlier export")
-    about = export_model(model, tmp_path, ["logits"])
-    assert {path.name for path in tmp_path.iterdir()} == {*about["files"], "about.json"}
-
-
-def test_export_model_keeps_the_net_in_training(tmp_path):
-    large = MNIST(pretrained=True)
-    large.fc.weight.set_value(large.fc.weight * 300)
-    assert export_model(large, tmp_path)["difference"] < 0.1
-    assert large.training
 
 
 def test_variables_lists_three_kinds(model, tool):

@@ -6,7 +6,6 @@ That its numbers are those of Paddle's layers is tested in nn/test_conv_blocks.p
 import copy
 import json
 import sys
-import tracemalloc
 from typing import Union
 
 import forked
@@ -17,11 +16,6 @@ import pytest
 from paddle_mnist import MNIST, watch
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.options import NetOptions
-from paddle_mnist.mnist.sizes import net_sizes
-from paddle_mnist.nn import sparse_layout
-from paddle_mnist.nn.compiled_net import CompiledNet
-from paddle_mnist.nn.fast_layers import fast_net
-from paddle_mnist.nn.implementations import warn_of_other_implementations
 from paddle_mnist.nn.sparse_layout import VERSION
 
 QUIET = ["--figures", "false", "--visualdl", "false"]
@@ -42,32 +36,6 @@ def real_images() -> np.ndarray:
 
     dataset = MnistDataset("train", "digits")
     return np.stack([dataset[number][0] for number in range(128)])
-
-
-@pytest.mark.slow
-def test_compiled_net_other_width_of_vectors_keeps_the_bits(real_images, monkeypatch):
-    """Another processor pads every row differently."""
-    images, labels = real_images[:26], np.arange(26) % 10
-    parameters = np.concatenate([p.numpy().ravel() for p in net(1).parameters()])
-    outcomes, nets = [], []
-    for width in (8, 16):
-        monkeypatch.setattr(sparse_layout, "lanes", lambda width=width: width)
-        nets.append(net_sizes())
-        passes = CompiledNet(nets[-1])
-        outcomes.append(passes.cross_entropy(images, labels, parameters, 0.1, 1))
-    assert all(map(np.array_equal, *outcomes))
-    narrow, wide = nets
-    assert narrow.kept.size < wide.kept.size and narrow.weights.size < wide.weights.size
-
-
-def test_features_nan_in_one_image_keeps_the_others(real_images):
-    images = real_images[:60].copy()
-    images[31, 0, 14, 14] = np.nan
-    features, whole = (
-        net(2).features(paddle.to_tensor(each)).numpy() for each in (images, real_images[:60])
-    )
-    others = np.arange(60) != 31
-    assert np.isnan(features[31]).any() and np.array_equal(features[others], whole[others])
 
 
 def test_features_backward_after_other_passes_keeps_its_gradients(real_images):
@@ -122,13 +90,6 @@ def test_train_fast_conv_off_is_recorded_and_binds_the_run(weights_of, tool, tin
     assert manifest["computed_by"] == {"convolution": "Paddle"}
     options = ["--data", tiny, "--epochs", 1, "--batch_size", 37, *QUIET, "--output", run]
     assert "fast_conv: 'off' in the run, 'auto' now" in tool("train", *options, expect=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("value", "threads"), [("off", 0), (False, 0), ("on", 3), (True, 3), ("auto", 3)]
-)
-def test_net_options_fast_conv_sets_the_threads(value, threads):
-    assert NetOptions(fast_conv=value, threads=3).conv_threads() == threads
 
 
 @pytest.mark.parametrize("value", ["of", -1, 1.5, None])
@@ -196,45 +157,25 @@ def test_mnist_other_types_and_shapes_compute_as_paddle():
         net("auto")(paddle.zeros([2, 1, 32, 32]))
 
 
-def test_mnist_large_batch_keeps_no_memory():
-    """Of a forward pass alone, whatever its size; nor training, of batches that are very large."""
-    images = paddle.zeros([3000, 1, 28, 28])
-    model = net(2)
-    tracemalloc.start()
-    try:
-        with paddle.no_grad():
-            model(images)
-        without = tracemalloc.get_traced_memory()[0]
-        model(images).sum().backward()
-        model.clear_gradients()
-        assert max(without, tracemalloc.get_traced_memory()[0]) < 20e6
-    finally:
-        tracemalloc.stop()
-
-
 PASSES = """
 import paddle
 from paddle_mnist import MNIST
 
-def twice(model, loss):
-    loss.backward(retain_graph=True)
+def passes(switch, create_graph):
+    model = MNIST(fast_conv=switch)
+    loss = (model(paddle.ones([2, 1, 28, 28])) ** 2).mean()
+    if create_graph:
+        loss = paddle.grad(loss, [model.conv1.weight], create_graph=True)[0].sum()
+    else:
+        loss.backward(retain_graph=True)
     loss.backward()
 
-def by_grad_and_backward(model, loss):
-    paddle.grad(loss, model.parameters(), retain_graph=True)
-    loss.backward()
-
-def second_order(model, loss):
-    paddle.grad(loss, [model.conv1.weight], create_graph=True)[0].sum().backward()
-
-for switch in ("auto", "off"):
-    for second_pass in (twice, by_grad_and_backward, second_order)[: 3 if switch == "auto" else 2]:
-        model = MNIST(fast_conv=switch)
-        loss = (model(paddle.ones([2, 1, 28, 28])) ** 2).mean()
-        try:
-            second_pass(model, loss)
-        except Exception as error:
-            print(switch, "fast_conv to 'off'" in str(error))
+passes("off", False)
+for create_graph in (False, True):
+    try:
+        passes("auto", create_graph)
+    except Exception as error:
+        print("fast_conv to 'off'" in str(error))
 print("alive", paddle.ones([2]).sum().item())
 """
 
@@ -242,46 +183,4 @@ print("alive", paddle.ones([2]).sum().item())
 def test_mnist_second_backward_pass_raises_and_keeps_the_process():
     done = forked.run([sys.executable, "-c", PASSES])
     assert done.returncode == 0, done.stderr
-    assert done.stdout == 3 * "auto True\n" + "alive 2.0\n"
-
-
-@pytest.mark.parametrize("full_graph", [True, False])
-def test_to_static_mnist_computes_as_paddle(real_images, full_graph):
-    images = paddle.to_tensor(real_images[:20])
-    model = net("auto")
-    expected = net("off", model.state_dict())(images).numpy()
-    static = paddle.jit.to_static(model, full_graph=full_graph)
-    assert np.allclose(static(images).numpy(), expected, atol=1e-5)
-    another = net("auto", model.state_dict())  # which nobody has converted
-    assert fast_net(another.layers_in_order(), images) is not None
-
-
-# ------------------------------------------------------------------ which code made the steps
-
-
-@pytest.mark.parametrize(
-    ("manifest", "before"),
-    [
-        ({"convolution": "compiled loops, version 2"}, None),
-        ({"convolution": "compiled loops, version 0"}, "compiled loops, version 0"),
-        ({"convolution": "Paddle"}, "Paddle"),
-        ({"config": {"fast_conv": "auto"}, "device": "cpu"}, "NumPy's products"),
-        ({"config": {"fast_conv": "off"}, "device": "cpu"}, None),
-        ({"config": {"fast_conv": "auto"}, "device": "gpu:0"}, None),
-        ({"config": {"batch_size": 3}, "device": "cpu"}, None),
-    ],
-)
-def test_resume_of_a_run_of_other_code_warns_that_bits_differ(manifest, before, caplog):
-    manifest = {"config": {}, **manifest, "state": {"step": 60}}
-    warn_of_other_implementations(manifest, {"convolution": "compiled loops, version 2"})
-    assert len(caplog.messages) == (before is not None)
-    assert all(f"computed by {before} up to step 60" in message for message in caplog.messages)
-
-
-def test_net_sizes_are_those_of_the_net_that_is_trained():
-    """Before Paddle is there to ask for its sizes."""
-    images = paddle.zeros([1, 1, 28, 28])
-    model = MNIST()
-    layers = list(model._feature_layers)
-    assert net_sizes() == fast_net([*layers, model.fc], images)
-    assert net_sizes(has_dropout=True) == fast_net(layers, images)
+    assert done.stdout == "True\nTrue\nalive 2.0\n"

@@ -1,13 +1,8 @@
 """Digits on paper of many kinds, several on a picture, and what is no digit."""
 
-import contextlib
-import fcntl
 import itertools
 import json
-import os
-import struct
 import sys
-import termios
 
 import cv2
 import forked
@@ -15,20 +10,16 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from detector import non_digits, paper, photographs
-from detector.letters import TRAINING_FONTS, UNSEEN_FONTS
-from detector.shapes import TRAINING_SHAPES, UNSEEN_SHAPES, UNUSUAL_DIGITS, unusual_digit
-from drawn_digits import as_bytes, draw_digit, pixels_of
+from drawn_digits import as_bytes, draw_digit
 from PIL import Image
 
 from paddle_mnist import MNIST
-from paddle_mnist.errors import CheckpointError, DataError
+from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist import detector
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD, read_detector
 from paddle_mnist.mnist.export import export_model
-from paddle_mnist.mnist.infer import digit_scores, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import read_digit, read_digits
-from paddle_mnist.mnist.shapes import Box, Shape, in_reading_order
+from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+from paddle_mnist.mnist.pictures import read_digit
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +56,6 @@ def test_read_pictures_every_kind_of_paper_reads_most_digits(predictor, digits, 
     assert all(count >= 3 for count in right.values()), right
 
 
-def test_read_digit_noise_alone_raises_blank():
-    noise = np.random.RandomState(0).normal(0, 0.01, (200, 300))
-    with pytest.raises(DataError, match="blank"):
-        pixels_of(np.clip(0.5 + noise, 0, 1))
-
-
 # ------------------------------------------------------------------ several digits
 
 
@@ -85,17 +70,6 @@ def test_read_pictures_page_reads_its_rows_in_order(predictor, digits, tmp_path)
     for one in reading.digits:
         assert 0 <= one.box.left < one.box.right <= page.width
         assert 0 <= one.box.top < one.box.bottom <= page.height
-
-
-def test_read_pictures_one_digit_reads_the_same_with_and_without_many(predictor, tmp_path):
-    picture = draw_digit(4, 2)
-    (alone,), (many,) = (read(predictor, tmp_path, [picture], many=many) for many in (False, True))
-    assert (alone.digit, alone.probability, alone.score) == (
-        many.digit,
-        many.probability,
-        many.score,
-    )
-    assert many.text == "4" and many.digits[0].box == alone.box
 
 
 def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_path):
@@ -137,49 +111,12 @@ def test_read_pictures_raised_and_faint_digits_keep_their_places(predictor, digi
     assert one.text == "271347623"
 
 
-def test_read_pictures_large_shape_notes_a_whole_sheet(predictor, tmp_path):
-    picture = Image.new("L", (300, 300), 255)
-    picture.paste(0, (40, 20, 260, 280))
-    (one,) = read(predictor, tmp_path, [picture], check=False)
-    assert one.digit is not None and "perhaps a whole sheet" in one.note
-    (one,) = read(predictor, tmp_path, [draw_digit(4, 2)])
-    assert one.digit == 4 and not one.note
-
-
 def test_infer_without_opencv_names_the_extra_to_install(tmp_path):
     program = "import sys; sys.modules['cv2'] = None; sys.argv[0] = 'infer.py'; import runpy; "
     program += f"runpy.run_path({str(ROOT / 'tools/infer.py')!r}, run_name='__main__')"
     done = forked.run([sys.executable, "-c", program, "--example"])
     (line,) = done.stderr.splitlines()
     assert done.returncode == 5 and "pip install 'paddle_mnist[pictures]'" in line
-
-
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_read_digits_turned_picture_boxes_the_digit_upright(orientation):
-    """In pixels of the file, however large, and turned as the camera noted."""
-    page = Image.new("L", (1600, 1200), 230)
-    digit = draw_digit(3, 1, size=(400, 400), ink=(0, 0, 0), paper=(230, 230, 230), shade=0)
-    page.paste(digit.convert("L"), (1100, 700))
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    lying = page.rotate(90, expand=True) if orientation == 6 else page
-    (found,) = read_digits(as_bytes(lying, "JPEG", exif=exif))
-    assert 1100 <= found.box.left < found.box.right <= 1500
-    assert 700 <= found.box.top < found.box.bottom <= 1100
-    assert found.box.height > 150
-
-
-def test_in_reading_order_rising_rows_keeps_their_order():
-    """Boxes of two rows that rise towards the right, in any order."""
-    expected = [
-        Box(20 + 60 * column, 20 + 90 * row - 12 * column, 55 + 60 * column, 70 + 90 * row)
-        for row in range(2)
-        for column in range(4)
-    ]
-    for seed in range(20):
-        shuffled = np.random.RandomState(seed).permutation(len(expected))
-        shapes = [Shape(expected[index], np.ones((1, 1), bool)) for index in shuffled]
-        assert [shape.box for shape in in_reading_order(shapes)] == expected
 
 
 def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
@@ -244,29 +181,6 @@ def test_read_pictures_non_digits_get_a_score_and_no_label(predictor, tmp_path):
     assert unchecked.digit is not None and unchecked.score is None
 
 
-def test_non_digits_unseen_shares_no_drawing_with_training():
-    assert not {*TRAINING_FONTS} & {*UNSEEN_FONTS}
-    assert not {*TRAINING_SHAPES} & {*UNSEEN_SHAPES}
-    for kind in {*non_digits.TRAINING} - {"letters", "Greek letters"}:  # of other fonts
-        assert not {*non_digits.TRAINING[kind]} & {*non_digits.UNSEEN.get(kind, ())}
-    assert not {*non_digits.DRAWN} & {*UNSEEN_SHAPES}
-
-
-def test_read_pictures_ones_with_a_long_upstroke_reads_ones(predictor, tmp_path):
-    """The recipe's weights read each of these as a 7; the package's learned such ones."""
-    form, numbers = UNUSUAL_DIGITS["flagged ones"], (28, 36, 74, 92, 95, 96)
-    pictures = [unusual_digit(form, np.random.RandomState(800_000 + one)) for one in numbers]
-    assert [one.digit for one in read(predictor, tmp_path, pictures)] == [1] * len(numbers)
-
-
-@pytest.mark.release
-def test_digit_scores_images_of_mnist_rejects_at_most_half_a_percent(real_data):
-    """Read from files, which gives strokes of another width."""
-    images = np.asarray(open_data(str(real_data))["eval"].images[::10])
-    pixels = np.stack([read_digit(as_bytes(Image.fromarray(image))).pixels for image in images])
-    assert (digit_scores(pixels) < THRESHOLD).mean() <= 0.005
-
-
 def test_infer_non_digit_is_refused_unless_unchecked_or_of_other_classes(tool, tmp_path):
     """The detector cannot say whether a picture shows a shirt."""
     non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
@@ -295,20 +209,3 @@ def test_read_detector_damaged_or_of_other_weights_raises(tmp_path):
         read_detector(path)
     assert len(whole) < 200_000
     assert about["command"] == "python tools/reproduce.py --only detector --data MNIST"
-
-
-def test_infer_on_a_terminal_shows_progress(tool, tmp_path):
-    draw_digit(3, 2).save(tmp_path / "3.png")
-    assert "1/1" not in tool("infer", "3.png").stderr
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    command = [sys.executable, str(ROOT / "tools/infer.py"), str(tmp_path), "--json"]
-    shown = forked.run(command, stderr=theirs)
-    os.close(theirs)
-    printed = b""
-    with contextlib.suppress(OSError):  # when all is read
-        while part := os.read(ours, 10_000):
-            printed += part
-    os.close(ours)
-    assert shown.returncode == 0 and b"1/1" in printed
-    assert json.loads(shown.stdout)[0]["digit"] == 3

@@ -1,6 +1,5 @@
 """Looking into a net: figures against NumPy's, findings in words, and nothing left behind."""
 
-import logging
 from argparse import Namespace
 
 import numpy as np
@@ -126,40 +125,6 @@ def test_watch_every_looks_at_the_first_pass_and_every_nth(model, images, every,
     assert not steps
 
 
-def test_watch_in_evaluation_measures_outputs_alone(model, images, tmp_path):
-    paddle.save(model.state_dict(), str(tmp_path / "mnist.pdparams"))
-    loaded = MNIST()
-    loaded.set_state_dict(paddle.load(str(tmp_path / "mnist.pdparams")))
-    loaded.eval()
-    with watch(loaded, every=2) as seen, watch(loaded, train_only=True) as blind, paddle.no_grad():
-        loaded(images)
-        first = seen.values
-        loaded(images + 1)
-        second = seen.values
-        assert not blind.values
-    assert first["watch/relu2/mean"] == pytest.approx(
-        outputs_of(model, images, ["relu2"])["relu2"].mean(), rel=1e-4
-    )
-    assert second["watch/relu2/mean"] != first["watch/relu2/mean"]
-    assert not [tag for tag in first if "gradient" in tag or "update" in tag]
-
-
-@pytest.mark.parametrize(
-    ("options", "tags"),
-    [
-        ({"layers": ["conv1"], "what": ["gradients"]}, ["conv1.weight/gradient_norm"]),
-        ({"layers": ["fc"], "what": ["parameters"]}, ["fc.bias/norm", "fc.weight/update_ratio"]),
-        ({"layers": ["relu2"]}, ["relu2/zeros"]),
-    ],
-)
-def test_watch_chosen_layers_measures_them_alone(model, images, options, tags):
-    with watch(model, **options) as seen:
-        step(model, sgd(model), images)
-    tags_seen = {tag.removeprefix("watch/") for tag in seen.values}
-    assert tags_seen >= set(tags)
-    assert {tag.split("/")[0].split(".")[0] for tag in tags_seen} == set(options["layers"])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -171,30 +136,6 @@ def test_watch_chosen_layers_measures_them_alone(model, images, options, tags):
 def test_watch_wrong_options_raises(model, options, message):
     with pytest.raises(ConfigError, match=message):
         watch(model, **options)
-
-
-def test_watch_nested_layers_measures_the_innermost_or_those_named(images):
-    class Pair(nn.Layer):
-        def forward(self, x):
-            return x, -x
-
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.block = nn.Sequential(nn.Flatten(), nn.Linear(784, 4))
-            self.pair = Pair()
-
-        def forward(self, x):
-            return self.pair(self.block(x))[0]
-
-    net = Net()
-    with watch(net, layers=["block", "pair"]) as seen:
-        net(images)
-    shapes = {"block.0": [6, 784], "block.1": [6, 4], "pair": [6, 4]}
-    assert seen.shapes == {**shapes, "block": [6, 4]}
-    with watch(net) as seen:
-        net(images)
-    assert seen.shapes == shapes
 
 
 def test_watch_sparse_gradient_has_the_norm_of_the_dense_one():
@@ -278,7 +219,6 @@ def test_watch_sick_net_reports_its_first_layer(model, images, name):
     prepare, passes, place, kind, words = FINDINGS[name]
     places, reported = findings(model, prepare(model, images), passes)
     assert places[0] == (passes, place, kind) and words in reported[0].message
-    assert name == "not finite" or len(places) == 1
 
 
 def test_watch_healthy_net_or_equal_images_reports_nothing(model, images):
@@ -294,15 +234,6 @@ def test_watch_dead_layer_reports_the_gradients_that_it_stops(model, images):
     assert {place for _, place, kind in places if kind == "no gradient"} == set(stopped.split())
 
 
-def test_watch_more_dead_channels_are_reported_again(model, images):
-    reported, optimizer = [], sgd(model, 0.0)
-    with watch(model, patience=1, on_finding=reported.append):
-        for dead in (1, 1, 2, 3, 4, 19):
-            model.conv1.bias.set_value(paddle.to_tensor([-20.0] * dead + [0.0] * (20 - dead)))
-            step(model, optimizer, images)
-    assert [finding.step for finding in reported] == [1, 3, 5, 6]
-
-
 def test_watch_counts_training_and_evaluation_apart(model, images):
     """A channel that is dead in four looks of each has not been so in five of either."""
     model.conv1.bias.set_value(paddle.to_tensor([-100.0] + [0.0] * 19))
@@ -316,13 +247,6 @@ def test_watch_counts_training_and_evaluation_apart(model, images):
     assert [finding.place for finding in seen.findings] == ["relu1"]
 
 
-def test_watch_finding_is_logged(model, images, caplog):
-    model.fc.weight.set_value(1000 * model.fc.weight)
-    with caplog.at_level(logging.WARNING, "paddle_mnist"), watch(model):
-        model(images)
-    assert "step 1, fc: the root mean square of its outputs is" in caplog.text
-
-
 def test_watch_collapse_of_the_tutorial_is_found_in_twenty_steps():
     """Weights drawn from U(-1, 1), as the tutorial sets, Momentum 0.01, batches of 32."""
     report = collapse.measure(open_data("digits"), Namespace(seed=1))
@@ -330,34 +254,6 @@ def test_watch_collapse_of_the_tutorial_is_found_in_twenty_steps():
     kinds = {(one["step"], one["place"], one["kind"]) for one in report["findings"]}
     assert (1, "fc", "exploding") in kinds
     assert any(place == "relu1" and kind.startswith("dead") for _, place, kind in kinds)
-
-
-def test_watch_dead_pixels_and_features_are_not_findings(caplog):
-    """Pixels at the border of images are always zero; one dead channel is not 49 features."""
-
-    class Net(nn.Layer):
-        def __init__(self, *layers):
-            super().__init__()
-            self.layers = nn.Sequential(*layers)
-
-        def forward(self, x):
-            return self.layers(x)
-
-    border = paddle.zeros([6, 1, 28, 28])
-    border[:, :, 8:20, 8:20] = 1.0
-    convolution = nn.Conv2D(1, 4, 3)
-    convolution.bias.set_value(paddle.to_tensor([-50.0, 0.0, 0.0, 0.0]))
-    nets = (
-        Net(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10)),
-        Net(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 26 * 26, 10)),
-    )
-    places = []
-    for net in nets:
-        with watch(net) as seen:
-            for _ in range(PATIENCE):
-                net(border)
-        places.append([(finding.place, finding.kind) for finding in seen.findings])
-    assert places == [[], [("layers.1", "dead channels")]]
 
 
 # ------------------------------------------------------------------ printing

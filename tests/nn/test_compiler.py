@@ -99,16 +99,11 @@ def test_compiled_files_of_several_processes_load_together(cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "damage", ["a bit", *(pytest.param(one, marks=pytest.mark.release) for one in ("cut", "empty"))]
-)
-def test_damaged_compiled_file_is_compiled_again(cache, damage):
+def test_damaged_compiled_file_is_compiled_again(cache):
     path = min(cache.glob("*.bin"), key=lambda path: path.stat().st_size)
     good = path.read_bytes()
-    bad = {"a bit": good[:5000] + bytes([good[5000] ^ 1]) + good[5001:], "cut": good[:9000]}
-    path.write_bytes(bad.get(damage, b""))
-    output = run()
-    assert output == f"{path} is damaged; compiling anew\nas in Paddle's layers\n"
+    path.write_bytes(good[:5000] + bytes([good[5000] ^ 1]) + good[5001:])
+    assert run() == f"{path} is damaged; compiling anew\nas in Paddle's layers\n"
     assert run() == "as in Paddle's layers\n"  # and is kept
 
 

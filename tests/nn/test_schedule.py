@@ -102,10 +102,6 @@ SCHEDULES = {
 }
 
 
-def test_table_has_every_schedule_of_paddle():
-    assert {name for name in lr.__all__ if name != "LRScheduler"} <= set(SCHEDULES)
-
-
 def advance(optimizer, count):
     schedule, rates = Schedule(optimizer, monitor="loss"), []
     for _ in range(count):
@@ -126,17 +122,3 @@ def test_load_state_continues_any_schedule(name):
         warnings.simplefilter("error")
         load_state(second, plain(first.state_dict()), numbers)
     assert rates + advance(second, 9 - steps) == unbroken
-
-
-UNUSED = {
-    "of another class": ("StepDecay", "ReduceOnPlateau"),
-    "of a schedule inside": ("LinearWarmup", "LinearWarmup, then StepDecay"),
-    "of one inside another": ("LinearWarmup, then StepDecay", "LinearWarmup, then NumPy's"),
-}
-
-
-@pytest.mark.parametrize("which", UNUSED)
-def test_load_state_of_another_schedule_warns(which):
-    current, saved = (sgd(SCHEDULES[name]()) for name in UNUSED[which])
-    with pytest.warns(UserWarning, match="unused values in state_dict"):
-        load_state(current, saved.state_dict())
