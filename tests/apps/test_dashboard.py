@@ -15,10 +15,8 @@ from pathlib import Path
 import forked
 import pytest
 from conftest import ROOT
-from visualdl import LogReader
 
 from paddle_mnist.apps.dashboard import log_folders
-from paddle_mnist.metrics.visualdl import ABOUT
 
 
 @pytest.fixture(scope="module")
@@ -129,19 +127,6 @@ def test_dashboard_with_host_and_logdir_opens_it_to_all(runs):
         status, shown = tags(address, Host="site.example")
         assert status == 200
         assert "output/one/vdl/001/train" in shown and "output/two/vdl/001/valid" in shown
-
-
-def test_run_of_fit_opens_the_dashboard_with_what_it_is(run_of_fit):
-    """By the files, which plain `visualdl` reads too."""
-    (file,) = run_of_fit.glob("vdl/001/train/vdlrecords*")
-    reader = LogReader(file_path=str(file))
-    tags = reader.get_tags()
-    steps = [[r.id for r in reader.get_data("histogram", tag)] for tag in tags["histogram"]]
-    assert all(len(each) >= 10 and each[0] == 1 for each in steps)
-    assert min(tags["text"]) == ABOUT  # the page sorts them, and opens the first
-    introduction, result = reader.get_data("text", ABOUT)
-    assert "parameters; " in introduction.text.encoded_text_string and introduction.id == 0
-    assert "; trained " in result.text.encoded_text_string and result.id == steps[0][-1]
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,6 @@ loaders = st.builds(
 )
 
 
-@given(loaders, st.integers(0, 3))
-def test_batch_loader_epoch_yields_each_sample_once(loader, epoch):
-    batches = [indices(batch) for batch in loader.epoch(epoch)]
-    assert sorted(joined(batches)) == list(range(len(loader.dataset)))
-    assert len(batches) == len(loader)
-    if not loader.sampler.shuffle:
-        assert joined(batches) == list(range(len(loader.dataset)))
-
-
 @given(loaders, st.integers(0, 3), st.integers(0, 42), st.integers(1, 4))
 def test_batch_loader_any_start_yields_the_rest_of_the_epoch(loader, epoch, start, stride):
     whole = [indices(batch) for batch in loader.epoch(epoch)]
@@ -347,24 +338,6 @@ def test_samples_that_draw_after_the_first_batch_raise_unless_declared(generator
     assert read(random=True) == read(random=True)
 
 
-class Changed(AtOnce):
-    """Overrides how a sample is read, and inherits how many are."""
-
-    def __getitem__(self, index):
-        return -super().__getitem__(index)
-
-
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        Changed(9),
-        paddle.io.Subset(Changed(9), range(9)),
-    ],
-)
-def test_getitems_of_other_samples_is_not_used(dataset):
-    assert joined(indices(-batch) for batch in BatchLoader(dataset, 4)) == list(range(9))
-
-
 @pytest.mark.parametrize(
     ("make_batch", "collate_fn", "workers", "message"),
     [
@@ -480,27 +453,6 @@ def test_error_of_a_sample_names_it(make, kind, workers, message, capfd):
         cause = str(failure.value.__cause__)  # the traceback there
         assert "in make" in cause or "stack_samples" in cause
     assert "Traceback" not in capfd.readouterr().err  # Paddle's, of its thread
-
-
-def fails(samples):
-    raise ZeroDivisionError("by hand")
-
-
-@pytest.mark.parametrize(
-    ("collate_fn", "workers", "message"),
-    [
-        (lambda samples: None, 2, "returned None"),
-        (fails, 0, "fails with ZeroDivisionError: by hand"),
-    ],
-)
-def test_collate_fn_that_fails_is_reported_with_its_samples(collate_fn, workers, message):
-    options = {"collate_fn": collate_fn, "num_workers": workers}
-    for loader in (
-        open_loader(Numbered(9), 6, **options),
-        open_loader(paddle.io.DataLoader(Numbered(9), batch_size=6, **options), 6),
-    ):
-        with pytest.raises(DataError, match=f"collate_fn of samples 0, 1, .* {message}"):
-            list(loader.epoch(0))
 
 
 def test_random_samples_depend_on_seed_epoch_and_index_alone():
@@ -710,40 +662,3 @@ def test_workers_that_cannot_start_exit_with_7(tmp_path):
     assert done.returncode == 7, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "Warning" not in line)
     assert "the 60 workers" in line and "Too many open files" in line
-
-
-class Lines(paddle.io.Dataset):
-    """The numbers in a file, which is opened at once, or for the first sample."""
-
-    def __init__(self, path, open_file=None):
-        self.path, self.file = path, open_file and open_file(path)
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        self.file = self.file or open(self.path, "rb")  # noqa: SIM115
-        return np.array([index])
-
-
-@pytest.mark.parametrize(
-    ("open_file", "is_warned"),
-    [
-        (open, True),
-        (lambda path: open(path, "ab"), False),  # noqa: SIM115
-        (None, False),
-    ],
-    ids=["open", "only written", "opened in workers"],
-)
-def test_workers_that_share_an_open_file_are_warned_of_once(open_file, is_warned, tmp_path, lines):
-    path = tmp_path / "numbers"
-    path.touch()
-    new = type("Lines", (Lines,), {})  # of each class it warns once
-    for workers in (0, 1):
-        for data in (
-            new(path, open_file),
-            paddle.io.DataLoader(new(path, open_file), batch_size=4, num_workers=workers),
-        ):
-            list(open_loader(data, 4, num_workers=workers).epoch(0))
-        warnings = [line for line in lines() if "share the position" in line]
-        assert len(warnings) == (is_warned and workers)

@@ -47,21 +47,6 @@ def test_write_training_and_validation_share_a_chart(board):
     assert records[0].value == pytest.approx(0.0412)
 
 
-def test_write_average_over_few_steps_is_left_out(tmp_path):
-    """It would look like a leap: an epoch's end divides 100 steps into 94 and 6."""
-    for start, steps, written in (
-        (0, [94, 100, 188], [94, 188]),
-        (600, [700, 782, 800], [700, 782]),
-    ):
-        board = VisualDLWriter(tmp_path / str(start), ["scalars"], start=start)
-        for step in steps:
-            board.write(TrainState(step=step), VALUES)
-            board.write(TrainState(step=step), {"train/mine": 1.0})
-        reader = read(board)
-        assert [record.id for record in reader.get_data("scalar", "loss")] == written
-        assert [record.id for record in reader.get_data("scalar", "mine")] == steps
-
-
 def test_every_page_is_read_back(board):
     board.text("configuration", "epochs: 3")
     board.images("inputs", RANDOM.randint(0, 255, (3, 28, 28)).astype("uint8"))

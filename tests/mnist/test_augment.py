@@ -48,15 +48,6 @@ def test_distortion_draws_what_numpy_promises():
         assert matrix[1, 0] == np.float32(np.sin(np.radians(10) * angle) / (1 + 0.1 * size))
 
 
-def test_distortion_affine_equals_paddles():
-    changed = Distortion({**ALL, "elastic": 0}, 1)
-    theta = paddle.to_tensor(changed.matrices(changed.draw(2, np.arange(8))))
-    grid = paddle.nn.functional.affine_grid(theta, [8, 1, 28, 28], align_corners=False)
-    expected = paddle.nn.functional.grid_sample(images(), grid, align_corners=False)
-    moved = changed(images(), 2, np.arange(8))
-    assert np.allclose(moved.numpy(), expected.numpy(), atol=1e-4)
-
-
 def test_elastic_moves_pixels_as_it_is_drawn():
     """To where each pixel is taken from, after the affine, which is the same without it."""
     dot = np.zeros((200, 1, 28, 28), np.float32)

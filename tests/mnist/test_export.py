@@ -11,8 +11,6 @@ import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
-from hypothesis import given
-from hypothesis import strategies as st
 
 from paddle_mnist import MNIST, MnistDataset, evaluate, load_model
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
@@ -92,12 +90,6 @@ def test_as_pixels_any_form_gives_the_same_pixels(images, form):
     for dtype in (np.float32, np.float64):
         assert np.array_equal(as_pixels(converted.astype(dtype) / 256), expected)
     assert np.array_equal(as_pixels(converted), expected)
-
-
-@given(st.floats(0, 1, width=32))
-def test_as_pixels_floats_rounds_to_the_nearest_pixel(value):
-    pixel = int(as_pixels(np.full((28, 28), value, np.float32))[0, 0, 0])
-    assert abs(pixel / 256 - value) <= (1 / 512 if pixel < 255 else 1 / 256)
 
 
 @pytest.mark.parametrize(
@@ -187,15 +179,6 @@ def test_export_command_exports_the_best_weights_of_a_run(tool, tmp_path, tiny, 
         expected = model(paddle.to_tensor(image[np.newaxis])).numpy()
     logits = DigitPredictor(tmp_path / "out").run(image)["logits"]
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
-
-
-def test_export_command_checkpoint_of_another_net_exits_with_4(tool, tmp_path):
-    other = {**paddle.load(str(pretrained.WEIGHTS)), "fc.bias": paddle.zeros([11])}
-    del other["conv1.bias"]
-    paddle.save(other, str(tmp_path / "other.pdparams"))
-    output = tool("export_model", "-k", "other.pdparams", "--output", "out", expect=4).stderr
-    assert "conv1.bias" in output and "[11] float32" in output
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("form", ["paddle", "onnx"])

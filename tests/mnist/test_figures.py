@@ -77,14 +77,3 @@ def test_feature_maps_scales_each_channel():
     assert (conv[:2, 6:8] == 0.5).all() and (relu[:2, 6:8] == 0).all()
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[1] == "conv: 3 channels of 2 x 2, orange below 0, purple above"
-
-
-def test_gallery_captions_belong_to_their_images():
-    images = np.stack([np.full((28, 28), number / 3) for number in range(3)])
-    figure = figures.gallery(images, ["a", "b", "c"], "t", 2, ["black", "red", "black"])
-    shown = [(one.get_title(), one.title.get_color(), one.images) for one in figure.axes]
-    assert [(name, colour) for name, colour, _ in shown[:3]] == list(
-        zip("abc", ["black", "red", "black"])
-    )
-    assert [one[0].get_array()[0, 0] for *_, one in shown[:3]] == [0, 1 / 3, 2 / 3]
-    assert len(shown) == 4 and not shown[3][2]

@@ -142,12 +142,6 @@ def test_check_content_prints_as_the_tutorial(images, capsys):
     )
 
 
-def test_instances_have_the_same_generated_names():
-    first, second = ([p.name for p in MNIST().parameters()] for _ in range(2))
-    assert first == second
-    assert first[:2] == ["conv2d_0.w_0", "conv2d_0.b_0"]
-
-
 def test_dropout_leaves_features_out_only_in_training(images):
     model = MNIST()
     model.eval()

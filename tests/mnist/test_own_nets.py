@@ -17,7 +17,6 @@ from paddle.static import InputSpec
 
 from paddle_mnist import DigitPredictor, MnistDataset, export_run, fit, load_model
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
 DRAWN = ROOT / "tests/pictures"
 NET = "my_net.py:MyNet"
@@ -37,11 +36,6 @@ class MyNet(nn.Layer):
 
     def forward(self, images):
         return self.second(self.relu(self.first(self.flatten(images))))
-
-
-class EndsInSoftmax(MyNet):
-    def forward(self, images):
-        return nn.functional.softmax(self.second(self.relu(self.first(self.flatten(images)))))
 
 
 class OfSevenClasses(MyNet):
@@ -102,18 +96,9 @@ def test_commands_with_a_custom_net_read_the_same_digits(tool, place):
     assert "second.weight" in tool("export_model", "run", "--net", NET, "--list").stdout
 
 
-def saved(net, dtype="float32", shape=(1, 28, 28), prefix="out/my.net"):
-    spec = InputSpec([None, *shape], dtype, "pictures")
+def saved(net, shape=(1, 28, 28), prefix="out/my.net"):
+    spec = InputSpec([None, *shape], "float32", "pictures")
     paddle.jit.save(net, prefix, input_spec=[spec])
-
-
-class OfPixels(nn.Layer):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, pixels):
-        return self.net(pixels.astype("float32") / 256)
 
 
 def by_export_run(build):
@@ -123,7 +108,6 @@ def by_export_run(build):
 EXPORTS = {  # how, and what names the model
     "its folder": (lambda build: saved(load_model("run", build)), "out"),
     "its prefix": (lambda build: saved(load_model("run", build)), "out/my.net"),
-    "uint8": (lambda build: saved(OfPixels(load_model("run", build)), "uint8"), "out"),
     "no channels": (lambda build: saved(load_model("run", build), shape=(28, 28)), "out"),
     "export_run": (by_export_run, "out"),
 }
@@ -181,15 +165,6 @@ def test_predictor_of_a_hostile_folder_executes_nothing(place):
         with pytest.raises(CheckpointError, match=r"my.net: a folder, and the prefix of a model"):
             DigitPredictor(name)
     assert not Path("executed").exists()
-
-
-def test_eval_of_a_net_that_ends_in_softmax_gives_the_same_loss(place):
-    reports = [
-        evaluate_checkpoint("run", data="digits", net=f"my_net.py:{name}")
-        for name in ("MyNet", "EndsInSoftmax")
-    ]
-    assert reports[1]["accuracy"] == reports[0]["accuracy"]
-    assert reports[1]["loss"] == pytest.approx(reports[0]["loss"], rel=1e-4)
 
 
 def test_predictor_of_damaged_or_other_files_of_paddle_raises(place):

@@ -1,10 +1,8 @@
 """Digits on paper of many kinds, several on a picture, and what is no digit."""
 
-import itertools
 import json
 import sys
 
-import cv2
 import forked
 import numpy as np
 import pytest
@@ -82,33 +80,6 @@ def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_pa
     for one, picture in zip(readings, pictures):
         assert 0 < one.box.left < one.box.right < picture.width
         assert one.box.height < 0.6 * picture.height
-
-
-def test_read_pictures_sheet_in_perspective_boxes_the_digit(predictor, tmp_path):
-    """The desk is dark, and so is the digit: the box is around the latter."""
-    page = np.full((300, 400), 0.15)
-    corners = np.array([(60, 40), (350, 60), (330, 270), (80, 250)], np.int32)
-    cv2.fillConvexPoly(page, corners, 0.9)
-    cv2.line(page, (200, 100), (210, 200), 0.1, 12)
-    picture = Image.fromarray(np.uint8(page * 255))
-    (one,) = read(predictor, tmp_path, [picture])
-    assert one.digit == 1
-    box = one.box
-    expected = (194, 94, 217, 207)
-    assert np.abs(np.subtract((box.left, box.top, box.right, box.bottom), expected)).max() <= 6
-
-
-def test_read_pictures_raised_and_faint_digits_keep_their_places(predictor, digits, tmp_path):
-    """Rows are close; the second digit of each is raised, and the third is faint."""
-    pen = np.full((300, 330), 255, np.uint8)
-    numbers = [[2, 7, 1], [3, 4, 7], [6, 2, 3]]
-    for row, column in itertools.product(range(3), range(3)):
-        image = cv2.resize(digits[numbers[row][column]], (84, 84)) * (0.4 if column == 2 else 1)
-        top, left = 20 + 75 * row - 20 * (column == 1) + 20, 20 + 90 * column
-        part = pen[top : top + 84, left : left + 84]
-        np.minimum(part, 255 - np.uint8(image), out=part)
-    (one,) = read(predictor, tmp_path, [Image.fromarray(pen)], many=True)
-    assert one.text == "271347623"
 
 
 def test_infer_without_opencv_names_the_extra_to_install(tmp_path):

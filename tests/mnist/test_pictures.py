@@ -42,31 +42,6 @@ def test_read_digit_files_of_mnist_keeps_every_pixel(real_data):
     assert np.mean([np.array_equal(*pair) for pair in zip(pixels, images)]) > 0.98
 
 
-def in_mnist_format():
-    """A ring of many greys that fits 20 x 20 pixels and has its centre of mass in the middle."""
-    pixels = np.zeros((28, 28), np.uint8)
-    quarter = np.random.RandomState(0).randint(150, 256, (10, 5))
-    half = np.concatenate([quarter, quarter[::-1]])
-    pixels[4:24, 9:19] = np.concatenate([half, half[:, ::-1]], axis=1)
-    pixels[8:20, 12:16] = 0
-    return pixels
-
-
-def test_read_digit_image_almost_of_mnists_format_is_centred_and_scaled():
-    pixels = in_mnist_format()
-    off_centre, small = np.roll(pixels, 3, axis=1), pixels.copy()
-    small[[4, 5, 22, 23]] = 0  # 16 pixels high
-    for other in (off_centre, small):
-        digit = read_digit(as_bytes(Image.fromarray(other)))
-        assert not np.array_equal(digit.pixels, other)
-        rows, columns = np.nonzero(digit.pixels)
-        assert np.ptp(rows) + 1 == 20
-        assert abs(np.average(columns, weights=digit.pixels[rows, columns]) - 13.5) < 0.6
-    two = pixels.copy()
-    two[:, 11:17] = 0
-    assert read_digit(as_bytes(Image.fromarray(two))).shapes == 2
-
-
 def seven(**options):
     return draw_digit(7, 5, size=(160, 200), noise=0, shade=0, **options)
 

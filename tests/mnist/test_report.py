@@ -124,15 +124,6 @@ def test_train_figures_that_cannot_be_written_exits_with_7_after_the_result(tool
     assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == 10
 
 
-def test_train_profile_that_cannot_be_written_exits_with_7_after_the_training(tool, tiny, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/profile").write_text("in the way")
-    options = [*PLAIN, "--data", tiny, "--output", "run", "--figures", "false"]
-    done = tool("train", *options, "--profile", "4", expect=7)
-    assert "no profile; training continues: run/profile" in done.stdout
-    assert "epoch 1/1 step 10/10 valid" in done.stdout and done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_signal_while_drawing_keeps_the_result(tool, tiny, tmp_path):
     process = forked.Popen(

@@ -5,7 +5,6 @@ from argparse import Namespace
 import numpy as np
 import paddle
 import pytest
-from paddle import nn
 from paddle.nn import functional as F
 from reproduction import collapse
 
@@ -15,7 +14,7 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
-from paddle_mnist.monitor.print_layers import print_in_batches, print_layers
+from paddle_mnist.monitor.print_layers import print_in_batches
 from paddle_mnist.monitor.watch import watch
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
@@ -138,34 +137,6 @@ def test_watch_wrong_options_raises(model, options, message):
         watch(model, **options)
 
 
-def test_watch_sparse_gradient_has_the_norm_of_the_dense_one():
-    words, norms = paddle.to_tensor([[1, 1, 2], [0, 1, 2]]), []
-    for sparse in (True, False):
-        paddle.seed(0)
-        net = nn.Sequential(nn.Embedding(7, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 2))
-        with watch(net) as seen:
-            (net(words) ** 2).sum().backward()
-        norms.append(seen.values["watch/0.weight/gradient_norm"])
-    assert norms[0] > 0 and norms[0] == pytest.approx(norms[1], rel=1e-6)
-
-
-def test_watch_layer_called_twice_measures_each_call(images):
-    class Shared(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.relu = nn.ReLU()
-
-        def forward(self, x):
-            return self.relu(self.relu(x) - 1)  # of 0..1: all zero
-
-    net = Shared()
-    with watch(net, patience=2, on_finding=lambda finding: None) as seen:
-        for _ in range(2):
-            net(images)
-    assert seen.values["watch/relu/zeros"] < 1 == seen.values["watch/relu:2/zeros"]
-    assert [(f.step, f.place, f.kind) for f in seen.findings] == [(2, "relu:2", "dead layer")]
-
-
 # ------------------------------------------------------------------ what is found wrong
 
 
@@ -269,32 +240,6 @@ def test_print_in_batches_prints_in_those_named(model, images):
     assert [text for text in printed if text.startswith("batch")] == ["batch 0:", "batch 3:"]
     assert sum("outputs7_shape: [6, 10] (fc)" in text for text in printed) == 1
     assert sum("conv1 params -- kernel weights" in text for text in printed) == 2
-
-
-def test_print_layers_prints_the_shape_that_the_next_layer_takes(images):
-    """Of an output that is reshaped on the way, and not of one that only has as many values."""
-
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(28, 6), nn.Linear(168, 168)
-            self.third = nn.Identity()
-
-        def forward(self, x):
-            x = self.second(self.first(x).reshape([6, -1]))
-            return self.third(input=self.third(x.reshape([6, 6, 28]) + 1))
-
-    printed = []
-    net = Net()
-    with print_layers(net, shape=True, print_fn=printed.append):
-        net(images)
-    assert [text for text in printed if "puts" in text] == [
-        "inputs_shape: [6, 1, 28, 28]",
-        "outputs1_shape: [6, 168] (first: [6, 1, 28, 6])",
-        "outputs2_shape: [6, 168] (second)",
-        "outputs3_shape: [6, 6, 28] (third)",
-        "outputs4_shape: [6, 6, 28] (third)",
-    ]
 
 
 def test_watch_and_print_take_the_shards_of_a_batch_for_one_step(model, images):

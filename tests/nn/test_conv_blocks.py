@@ -108,7 +108,7 @@ def test_conv_blocks_state_dict_loads_that_of_a_sequential():
     assert fast.set_state_dict(own.state_dict()) == ([], [])
 
 
-@pytest.mark.parametrize("frozen", [[], [0], [0, 4]])
+@pytest.mark.parametrize("frozen", [[], [0]])
 def test_conv_blocks_frozen_layers_compute_the_gradients_asked_for(frozen):
     """Of images or not, of some layers, by `backward` or by `grad`."""
     draw = np.random.default_rng(0)
@@ -175,21 +175,6 @@ def test_conv_blocks_layer_used_twice_gets_the_sum_of_its_gradients():
     fast, own = ConvBlocks(*layers, fast_conv=1), nn.Sequential(*layers)
     for ours, theirs in zip(passes(fast, images, upstream), passes(own, images, upstream)):
         assert ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-
-
-def test_fast_net_without_gradients_compiles_none():
-    fast, _ = pair("several channels")
-    images = paddle.ones([2, 6, 16, 14])
-    images.stop_gradient = False
-    with paddle.no_grad():
-        assert not fast_net(list(fast.children()), images).input_gradient
-
-
-@pytest.mark.parametrize("shape", [(2, 5, 16, 14), (2, 6, 20, 14)])
-def test_conv_blocks_wrong_sizes_raises(shape):
-    fast, _ = pair("several channels")
-    with pytest.raises(ValueError):
-        fast(paddle.zeros(shape))
 
 
 @pytest.mark.parametrize("value", ["on", -1, 1.5, None])

@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import MNIST, ConvBlocks
+from paddle_mnist import ConvBlocks
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
 from paddle_mnist.training.steps import SupervisedStep, num_correct, run_step
 
@@ -83,15 +83,6 @@ def test_compiled_loss_any_number_of_threads_keeps_the_bits():
     first, *others = (step(blocks(n), inputs, labels, CrossEntropy(0.1)) for n in (1, 2, 3))
     for loss, _, gradients in others:
         assert loss == first[0] and all(map(np.array_equal, gradients, first[2]))
-
-
-@pytest.mark.parametrize("frozen", [["0.weight", "0.bias"], ["4.bias"]])
-def test_compiled_loss_frozen_parameters_get_no_gradient(frozen):
-    model = blocks()
-    for name, parameter in model.named_parameters():
-        parameter.stop_gradient = name in frozen
-    assert compiled_cross_entropy(model, *batch(), CrossEntropy())
-    assert_same_as_paddle(model, *batch(), CrossEntropy())
 
 
 def test_compiled_loss_hook_of_a_parameter_changes_its_gradient():
@@ -175,16 +166,6 @@ def test_compiled_loss_value_that_is_not_finite_reaches_the_loss(name, value):
     values.flat[0] = value
     tensor.set_value(values)
     assert not np.isfinite(step(model, inputs, labels, CrossEntropy())[0])
-
-
-@pytest.mark.parametrize("name", ["logits", "features", "forward"])
-def test_compiled_loss_method_of_the_instance_is_used(name):
-    model, (inputs, labels) = MNIST(), (paddle.rand([4, 1, 28, 28]), paddle.zeros([4, 1], "int64"))
-    own = getattr(model, name)
-    setattr(model, name, lambda images: own(images) * 0)
-    assert compiled_cross_entropy(model, inputs, labels, CrossEntropy()) is None
-    expected = model.fc.bias if name == "features" else paddle.zeros([10])
-    assert (model(inputs) == expected).all()
 
 
 def test_compiled_loss_logits_far_apart_are_exact():

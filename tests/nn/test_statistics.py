@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist.checkpoint.snapshot import Snapshot
-from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
+from paddle_mnist.nn.sparse_gradients import dense_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,
     layer_buffers,
@@ -118,22 +118,3 @@ def test_dense_gradient_of_a_sparse_one_equals_that_of_a_dense_embedding(indices
     assert np.array_equal(dense_gradient(dense), dense.grad)
     assert list(dense_gradient(sparse).shape) == [8, 3]
     assert dense_gradient(nn.Linear(2, 2).weight) is None
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("second", [True, False], ids=["sparse", "dense"])
-def test_remove_gradient_lets_the_next_be_of_either_kind(first, second):
-    weight = paddle.create_parameter([8, 3], "float32")
-    indices = paddle.to_tensor([1, 5, 5])
-
-    def gradient(is_sparse):
-        nn.functional.embedding(indices, weight, sparse=is_sparse).sum().backward()
-        return dense_gradient(weight).numpy()
-
-    expected = gradient(first)
-    remove_gradient(weight)
-    assert weight.grad is None or not weight.grad.numpy().any()
-    assert np.array_equal(gradient(second), expected)  # not added to the first
-    remove_gradient(weight)
-    weight.grad = paddle.ones([8, 3])
-    assert weight.grad.sum().item() == 24

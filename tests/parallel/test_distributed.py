@@ -279,23 +279,6 @@ def test_train_with_shards_on_one_and_two_processes_ends_with_the_same_bits(
     assert json.loads((run_of_processes / "result.json").read_text())["world_size"] == 2
 
 
-@SLOW
-def test_train_without_shards_on_three_processes_rounds_otherwise(tmp_path, tool, tiny):
-    """3 does not divide 32: parts of 11, 11 and 10."""
-    plain = [*SMALL, "--epochs", 1, "--data", tiny]
-    tool("train", *plain, "--output", "one")
-    run(tmp_path, *plain, "--output", "three", nprocs=3)
-    one, three = (paddle.load(str(tmp_path / name / "mnist.pdparams")) for name in ("one", "three"))
-    for name, value in one.items():
-        np.testing.assert_allclose(three[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
-    expected, result = (
-        json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "three")
-    )
-    for name in ("eval_acc", "valid_acc", "steps", "epochs"):
-        assert result[name] == expected[name]
-    assert result["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
-
-
 def wait_for_step(folder, process, after=0):
     """Until the run's log tells of a step. (What launch prints of it comes seconds later.)
 

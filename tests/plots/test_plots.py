@@ -10,7 +10,6 @@ from paddle_mnist.plots.curves import (
     compare,
     curves,
     health,
-    health_panels,
     learning_rate,
 )
 from paddle_mnist.plots.figure import SAVED_DPI, WIDTH, save_figures
@@ -136,23 +135,6 @@ def test_per_class_draws_no_bar_without_samples():
     assert [bar.get_height() for bar in axes.patches] == [0.75, 0.5]
     assert axes.get_title(loc="left") == "lowest accuracy: 2, 50.0%"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2"]
-
-
-def test_health_panels_of_many_layers_draws_five():
-    layers = [f"block{number}" for number in range(12)]
-    history = lines_of(
-        **{f"watch__{layer}__std": [1, 2] for layer in layers},
-        watch__relu__zeros=[0, 0.5],
-        watch__fc__zeros=[0, 0],
-        watch__fc__dead=[0, 0],
-        **{"watch__fc.weight__update_ratio": [0.1], "watch__fc.bias__update_ratio": [0.1]},
-        train__std=[1],
-    )
-    zeros, std, ratio = panels = health_panels(history)
-    assert [panel.tag for panel in panels] == ["zeros", "std", "update_ratio"]
-    assert zeros.layers == ["relu"] and ratio.layers == ["fc.weight"]
-    assert len(std.layers) == 5 and (std.layers[0], std.layers[-1]) == ("block0", "block11")
-    assert len(health(history, panels).axes[1].lines) == 5
 
 
 def test_compare_draws_what_the_runs_have_in_common():
