@@ -165,6 +165,7 @@ def test_batch_loader_custom_order_is_followed(data, length, batch_size, specs):
     [
         (lambda epoch: np.arange(5), "indices from 0 to 4"),
         (lambda epoch: [1, -1], "indices from -1 to 1"),
+        (lambda epoch: np.zeros((2, 2), int), r"int64 \[2, 2\]"),
         (lambda epoch: [], r"float64 \[0\]"),
         (lambda epoch: range(4 - epoch), "3 samples in epoch 1, 4 in epoch 0"),
         (lambda epoch: [3, 2, 1 // (1 - epoch)], "epoch 1 fails with ZeroDiv"),

@@ -189,6 +189,13 @@ def test_sums_of_any_kind_are_float64_here_and_float32_on_the_device(kind):
     assert sums.compute() == -2
 
 
+def test_sums_of_a_loss_keep_no_graph():
+    weight = paddle.ones([1])
+    weight.stop_gradient = False
+    for values in ([weight * 2, 1], weight * 2):
+        assert Sums(values, sum).to_tensor().stop_gradient
+
+
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 99)), min_size=1, max_size=6))
 def test_as_sums_of_batches_weigh_their_samples(batches):
     """Given as one number of a batch, a metric is the mean over its samples."""
@@ -204,7 +211,13 @@ def test_as_sums_one_number_of_any_kind_is_a_mean(value):
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [("2", "a str"), ([2.0], "a list"), (paddle.ones([2]), r"a Tensor of shape \[2\]")],
+    [
+        ("2", "a str"),
+        (None, "a NoneType"),
+        ([2.0], "a list"),
+        (paddle.ones([2]), r"a Tensor of shape \[2\]"),
+        (np.ones(2), r"a ndarray of shape \[2\]"),
+    ],
 )
 def test_as_sums_not_one_number_raises(value, kind):
     with pytest.raises(ConfigError, match=f"{kind} as 'm'"):
