@@ -27,7 +27,7 @@ from paddle_mnist.data.external import (
 )
 from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
 from paddle_mnist.data.sampler import ShardSpec
-from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
+from paddle_mnist.data.seeding import generators_restored, reseed, seed_generators, seed_of
 from paddle_mnist.errors import ConfigError, DataError, ProcessError, StoppedError
 from paddle_mnist.system import signals
 
@@ -573,7 +573,7 @@ def draws():
         random.gauss(0, 1),
         np.random.rand(),
         np.random.randn(),
-        paddle.rand([2]).tolist(),
+        paddle.rand([]).item(),
     )
 
 
@@ -598,10 +598,17 @@ def test_seed_of_depends_on_the_whole_key():
     keys = [(1,), (1, 2), (2, 1), (12,), (1, 2, 0), ("1", "2x")]
     assert len({seed_of(*key) for key in keys}) == len(keys)
     assert seed_of(1, 2) == 4271380983  # of runs that are resumed with a later version
-    seed_generators(1, 2)
-    first = draws()
-    seed_generators(1, 2)
-    assert draws() == first
+
+
+def test_reseed_draws_other_numbers_for_each_seed_step_and_shard():
+    keys = [(1, 2), (2, 2), (1, 3), (1, 2, 1), (1, 2)]
+    drawn = []
+    for key in keys:
+        reseed(*key)
+        drawn.append(draws())
+    assert drawn[0] == drawn[-1]
+    for generator in zip(*drawn[:-1]):
+        assert len({*generator}) == len(generator)
 
 
 @pytest.mark.parametrize(("make", "batches"), [(float, 1), (float, None), (KEY, None)])
