@@ -760,6 +760,7 @@ def does_everything(data):
     stand_in.CALL_SECONDS, stand_in.POLL_SECONDS = 0.05, 0.02
     exchanges()
     waits_for_each_rank_in_turn()
+    stand_in.CALL_SECONDS = 10  # so long a process waits for its thread when it ends
     world.require_same("the same", "the data")
     world.require_same(world.rank == 1, "the images")
 
@@ -784,15 +785,24 @@ def stalls_between_broadcasts():
     world.broadcast(slowly(shared))
     assert world.all_reduce(paddle.ones([1])).item() == 4
     assert [tensor[0].item() for tensor in shared] == [0, 1, 2]
-    # A thread in Paddle's code would crash at the process's end: Paddle is unloaded before.
-    stand_in.POLL_SECONDS = 1e-5
-    world.all_gather_objects(1)
+    stand_in.CALL_SECONDS = 10  # so long a process waits for its thread when it ends
     return np.zeros(20_000_000)
 
 
 @SLOW
 def test_spawn_of_four_late_processes_returns_a_large_result():
     assert spawn(stalls_between_broadcasts, nprocs=4, device="cpu").shape == (20_000_000,)
+
+
+def ends_while_its_thread_asks_the_store():
+    stand_in.POLL_SECONDS = 1e-5
+    join().all_gather_objects(1)
+
+
+@SLOW
+def test_spawn_processes_whose_threads_ask_the_store_end():
+    """One in Paddle's code would crash there: Paddle is unloaded before."""
+    spawn(ends_while_its_thread_asks_the_store, nprocs=2, device="cpu")
 
 
 @SLOW
