@@ -790,8 +790,8 @@ def stalls_between_broadcasts():
 
 
 @SLOW
-def test_spawn_of_four_late_processes_returns_a_large_result():
-    assert spawn(stalls_between_broadcasts, nprocs=4, device="cpu").shape == (20_000_000,)
+def test_spawn_of_four_late_processes_with_large_results_ends():
+    spawn(stalls_between_broadcasts, nprocs=4, device="cpu")  # and does not hang
 
 
 def ends_while_its_thread_asks_the_store():
