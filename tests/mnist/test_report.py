@@ -143,7 +143,7 @@ def test_signal_while_drawing_keeps_the_result(tool, tiny, tmp_path):
 
 # The disk is full from an operation in the fifth file on.
 @pytest.mark.slow
-def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_path):
+def test_figures_lost_to_a_full_disk_are_drawn_by_the_same_command(tiny, tmp_path):
     run = RunDirectory(tmp_path / "run")
     config = TrainConfig(
         data=str(tiny), epochs=1, batch_size=32, watch=100, visualdl=False, output=str(run.path)

@@ -304,7 +304,7 @@ def stopped(folder, process, number=signal.SIGTERM, whom=None, after=0):
 
 
 @SLOW
-def test_run_that_was_stopped_goes_on_with_other_processes_to_the_same_bits(tmp_path, tiny, alone):
+def test_stopped_run_resumes_on_other_processes_to_the_same_bits(tmp_path, tiny, alone):
     """By a signal to one process, then to the parent of two, which four resume."""
     arguments = [*SHARDED, "--data", tiny, "--output", "run"]
     for nprocs in (1, 2):
@@ -401,7 +401,9 @@ def test_signal_to_a_rank_that_waits_to_be_connected_ends_it(tmp_path):
         pytest.param({"launch": ["--nproc_per_node", 2]}, [1, "parent"], marks=RELEASE),
     ],
 )
-def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alone, how, killed):
+def test_killed_process_or_parent_leaves_no_orphan_and_costs_no_bit(
+    tmp_path, tiny, alone, how, killed
+):
     """One after the other."""
     arguments = [*SHARDED, "--data", tiny, "--output", "run"]
     for who in killed:
@@ -451,7 +453,7 @@ def test_ctrl_c_in_the_first_seconds_exits_with_130(tmp_path, tiny):
 
 
 @SLOW
-def test_rank_that_stalls_is_found(tmp_path, tiny):
+def test_stalled_rank_is_reported_and_ends_all(tmp_path, tiny):
     arguments = [*SHARDED, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
     code, output = stopped(tmp_path, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1])
@@ -678,7 +680,7 @@ sys.exit(code)
 
 
 @SLOW
-def test_others_wait_for_a_save_longer_than_gloo_does(tmp_path, tiny, alone):
+def test_save_that_lasts_longer_than_gloo_waits_keeps_the_bits(tmp_path, tiny, alone):
     arguments = [*SHARDED, "--data", str(tiny), "--output", str(tmp_path / "run")]
     script = tmp_path / "train.py"
     script.write_text(SLOW_DISK)
