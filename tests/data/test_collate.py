@@ -1,6 +1,6 @@
 """Samples of any structure become batches; what does not fit together is refused with its place."""
 
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 
 import numpy as np
 import paddle
@@ -49,7 +49,7 @@ def is_text(leaf):
 
 
 @given(structures, st.integers(1, 4))
-def test_batches_have_the_structure_of_their_samples(sample, count):
+def test_stack_samples_any_structure_is_kept(sample, count):
     batch = stack_samples([sample] * count)
     for leaf, values in zip(leaves(sample), in_parallel(sample, batch)):
         if is_text(leaf):
@@ -76,27 +76,19 @@ def in_parallel(sample, batch):
 
 
 @given(structures)
-def test_mapping_leaves_keeps_the_structure_and_their_order(sample):
+def test_mapped_keeps_structure_and_order(sample):
     counted = iter(range(100))
     numbered = mapped(sample, lambda leaf: next(counted))
     numbers = list(range(len(list(leaves(sample)))))
     assert list(leaves(numbered)) == list(in_parallel(sample, numbered)) == numbers
 
 
-@given(st.lists(st.integers(0, 255), min_size=1, max_size=5))
-def test_samples_keep_their_order(values):
-    batch = stack_samples([{"x": [np.array([v]), float(v)], "name": str(v)} for v in values])
-    assert batch["x"][0].tolist() == [[v] for v in values]
-    assert batch["x"][1].tolist() == values
-    assert batch["name"] == [str(v) for v in values]
-
-
 TENSOR_DTYPES = [*DTYPES, "bfloat16"]
 
 
 @pytest.mark.parametrize("dtype", TENSOR_DTYPES)
-@pytest.mark.parametrize("shape", [[], [2], [0, 3]])
-def test_tensors_of_any_dtype(dtype, shape):
+def test_tensors_of_any_dtype_keep_it(dtype):
+    shape = [2, 3]
     values = paddle.ones(shape, "float32").astype(dtype)
     batch = tensors(stack_samples([values, values]))
     assert (batch.dtype, list(batch.shape)) == (values.dtype, [2, *shape])
@@ -107,66 +99,41 @@ def test_tensors_of_any_dtype(dtype, shape):
 @pytest.mark.parametrize(
     ("dtype", "expected"), [("uint16", paddle.int32), ("uint32", paddle.int64)]
 )
-@pytest.mark.parametrize("value", [1, 40_000])
-def test_dtypes_that_paddle_lacks_keep_their_values(dtype, expected, value):
+def test_tensors_of_dtypes_that_paddle_lacks_keep_their_values(dtype, expected):
     """Paddle takes a uint16 array, a depth image say, for the bits of bfloat16."""
-    batch = tensors(stack_samples([np.array([value], dtype)] * 2))
-    assert (batch.dtype, batch.tolist()) == (expected, [[value]] * 2)
-
-
-def test_dicts_may_have_their_keys_in_any_order():
-    batch = stack_samples([{"a": 1, "b": 2}, OrderedDict(b=4, a=3)])
-    assert mapped(batch, np.ndarray.tolist) == {"a": [1, 3], "b": [2, 4]}
+    batch = tensors(stack_samples([np.array([40_000], dtype)] * 2))
+    assert (batch.dtype, batch.tolist()) == (expected, [[40_000]] * 2)
 
 
 x, other = np.zeros(2, "float32"), np.zeros(3, "float32")
 REFUSED = {
-    "ragged": (
-        [x, other],
-        "samples 0 and 1 of a batch differ in their dtype or shape: float32 [2] and",
-    ),
-    "ragged, inside": (
-        [{"a": (0, x)}, {"a": (0, other)}],
-        "samples 0['a'][1] and 1['a'][1] of a batch",
-    ),
-    "dtypes": (
-        [(x,), (x.astype("float64"),)],
-        "samples 0[0] and 1[0] of a batch differ in their dtype or shape",
-    ),
-    "int and float": ([1, 2.5], "int64 [] and float32 []"),
-    "keys": ([{"a": 1}, {"b": 1}], "differ in their keys: ['a'] and ['b']"),
-    "keys of one text": ([{1: 1}, {"1": 1}], "differ in their keys: [1] and ['1']"),
-    "a key less": ([{"a": 1, "b": 2}, {"a": 1}], "differ in their keys: ['a', 'b'] and ['a']"),
-    "lengths": ([[1, 2], [1]], "differ in their number of values: 2 and 1"),
-    "lengths, inside": ([{"a": [1]}, {"a": []}], "samples 0['a'] and 1['a'] of a batch differ"),
-    "dict and tuple": ([{0: 1, 1: 1}, (0, 1)], "in their structure: dict and tuple or list"),
-    "tuple and array": ([(1, 2), np.array([1, 2])], "structure: tuple or list and number or array"),
-    "dict and text": ([{"a": 1}, "a"], "in their structure: dict and text"),
-    "tuple and text": ([[(1, 2)], ["ab"]], "samples 0[0] and 1[0] of a batch differ"),
-    "text and number": (
-        [("a",), (1,)],
-        "samples 0[0] and 1[0] of a batch differ in their structure",
-    ),
-    "number and text": ([1, "a"], "in their structure: number or array and text"),
-    "number and None": ([1, None], "sample 1 is None; expected numbers, arrays"),
-    "None, inside": ([{"a": [None]}], "sample 0['a'][0] is None"),
-    "a set": ([({1},)], "sample 0[0] is a set"),
-    "objects": ([np.array([None, 1])], "sample 0 is a ndarray; expected numbers"),
-    "an array of texts": ([np.array(["a"])], "sample 0 is a ndarray; expected numbers"),
-    "uint64": ([{"n": np.uint64(2**63)}], "sample 0['n'] is uint64, which Paddle has not"),
+    "ragged": ([x, other], "samples 0 and 1", "float32 [2] and"),
+    "ragged, inside": ([{"a": (0, x)}, {"a": (0, other)}], "samples 0['a'][1] and 1['a'][1]", ""),
+    "dtypes": ([(x,), (x.astype("float64"),)], "samples 0[0] and 1[0]", "dtype"),
+    "int and float": ([1, 2.5], "samples 0 and 1", "int64 [] and float32 []"),
+    "keys of one text": ([{1: 1}, {"1": 1}], "samples 0 and 1", "keys: [1] and ['1']"),
+    "a key less": ([{"a": 1, "b": 2}, {"a": 1}], "samples 0 and 1", "['a', 'b'] and ['a']"),
+    "lengths, inside": ([{"a": [1]}, {"a": []}], "samples 0['a'] and 1['a']", "1 and 0"),
+    "dict and tuple": ([{0: 1, 1: 1}, (0, 1)], "samples 0 and 1", "dict and tuple or list"),
+    "tuple and array": ([(1, 2), np.array([1, 2])], "samples 0 and 1", "number or array"),
+    "tuple and text": ([[(1, 2)], ["ab"]], "samples 0[0] and 1[0]", "text"),
+    "number and None": ([1, None], "sample 1", "is None"),
+    "None, inside": ([{"a": [None]}], "sample 0['a'][0]", "is None"),
+    "a set": ([({1},)], "sample 0[0]", "is a set"),
+    "objects": ([np.array([None, 1])], "sample 0", "is a ndarray"),
+    "uint64": ([{"n": np.uint64(2**63)}], "sample 0['n']", "is uint64"),
 }
 
 
 @pytest.mark.parametrize("wrong", REFUSED)
-def test_samples_that_do_not_fit_together_are_refused_with_their_place(wrong):
-    samples, message = REFUSED[wrong]
+def test_stack_samples_that_do_not_fit_raises_with_their_place(wrong):
+    samples, place, message = REFUSED[wrong]
     with pytest.raises(DataError) as refusal:
         stack_samples(samples, source="Digits")
-    assert str(refusal.value).startswith("Digits: ")
-    assert message in str(refusal.value)
+    assert str(refusal.value).startswith(f"Digits: {place} ") and message in str(refusal.value)
 
 
-def test_tensors_are_made_of_arrays_and_of_nothing_else():
+def test_tensors_leaves_texts_and_numbers_alone():
     batch = {"x": (x, ["a", "b"]), "n": 3, "t": paddle.ones([1])}
     made = tensors(batch)
     assert isinstance(made["x"][0], paddle.Tensor) and made["x"][0].dtype == paddle.float32
@@ -184,11 +151,11 @@ def test_tensors_are_made_of_arrays_and_of_nothing_else():
         (np.zeros((0, 3)), 0),
     ],
 )
-def test_number_of_samples_is_the_length_of_the_first_array(batch, samples):
+def test_num_samples_is_the_length_of_the_first_array(batch, samples):
     assert num_samples(batch) == samples
 
 
 @pytest.mark.parametrize("batch", [[], {"a": "texts"}, 3, (paddle.to_tensor(2.0),)])
-def test_batch_without_an_array_is_refused(batch):
-    with pytest.raises(DataError, match=f"a batch is a {type(batch).__name__} without a tensor"):
+def test_num_samples_without_an_array_raises(batch):
+    with pytest.raises(DataError, match=type(batch).__name__):
         num_samples(batch)

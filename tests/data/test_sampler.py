@@ -19,7 +19,7 @@ epochs = st.integers(0, 10**6)
 
 
 @given(samplers, epochs)
-def test_each_sample_comes_exactly_once(sampler, epoch):
+def test_batches_yield_each_sample_once(sampler, epoch):
     batches = list(sampler.batches(epoch))
     assert sorted(np.concatenate(batches)) == list(range(sampler.length))
     assert len(batches) == len(sampler)
@@ -27,14 +27,14 @@ def test_each_sample_comes_exactly_once(sampler, epoch):
 
 
 @given(samplers, epochs, st.data())
-def test_a_position_gives_the_rest(sampler, epoch, data):
+def test_batches_from_a_position_yield_the_rest(sampler, epoch, data):
     start = data.draw(st.integers(0, len(sampler)))
     whole, rest = list(sampler.batches(epoch)), list(sampler.batches(epoch, start))
     assert len(rest) == len(whole) - start
     assert all(map(np.array_equal, whole[start:], rest))
 
 
-def test_epochs_and_seeds_differ_and_unshuffled_does_not():
+def test_order_differs_by_epoch_and_seed_if_shuffled():
     orders = {
         BatchSampler(50, 8, seed).order(epoch).tobytes() for seed in (1, 2) for epoch in (0, 1)
     }

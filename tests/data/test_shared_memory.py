@@ -6,13 +6,10 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
-import paddle
 import pytest
 from conftest import ROOT
 
 from paddle_mnist.data import workers
-from paddle_mnist.data.collate import mapped
 
 # In a mount namespace of its own a process can have another /dev/shm, as in a container.
 MOUNT = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
@@ -62,21 +59,16 @@ def run_with():
     ("size", "words"),
     [
         ("64m", "has no room for the batches of the workers: they are sent through pipes"),
-        pytest.param(
-            "512k",
-            "has no room for the batches of the workers: they are sent through pipes",
-            marks=pytest.mark.release,
-        ),
         ("8k", "is full, so no workers can start: the data are read in this process"),
     ],
 )
-def test_small_shared_memory_costs_a_line(run_with, size, words):
+def test_workers_with_small_shared_memory_log_one_line(run_with, size, words):
     counts, lines = run_with(size)
     assert counts == ["20"] * 4
     assert len(lines) == 1 and f"/dev/shm {words}" in lines[0]
 
 
-def test_without_shared_memory_the_data_are_read_in_this_process(monkeypatch, tmp_path, caplog):
+def test_map_in_workers_without_shared_memory_reads_in_this_process(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(workers, "SHARED_MEMORY", str(tmp_path / "missing"))
     monkeypatch.setattr(logging.getLogger("paddle_mnist"), "propagate", True)
     pids = [*workers.map_in_workers(lambda keys: [os.getpid(), *keys], iter([[1], [2]]), 2)]
@@ -84,12 +76,3 @@ def test_without_shared_memory_the_data_are_read_in_this_process(monkeypatch, tm
     assert {record.getMessage().partition(";")[0] for record in caplog.records} == {
         f"{tmp_path}/missing is full, so no workers can start: the data are read in this process"
     }
-
-
-@pytest.mark.parametrize("room", [0, 24, 10**6])
-def test_a_batch_is_the_same_with_and_without_room(room):
-    batch = {"x": (np.arange(6.0), ["a"]), "t": paddle.ones([2]), "n": 3}
-    sent = workers._packed(batch, room)
-    assert len(sent) == (2 if room < 57 else 4)
-    values = mapped(workers._unpacked(sent), lambda leaf: getattr(leaf, "tolist", lambda: leaf)())
-    assert values == {"x": ([0, 1, 2, 3, 4, 5], ["a"]), "t": [1, 1], "n": 3}

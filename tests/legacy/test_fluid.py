@@ -5,10 +5,8 @@ import paddle
 import pytest
 
 from paddle_mnist import MNIST
-from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.legacy import fluid
-from paddle_mnist.progress import TrainState
 
 
 def a_model(seed):
@@ -34,80 +32,50 @@ def step(model, optimizer, seed):
         optimizer._learning_rate.step()
 
 
-def test_chosen_variables_come_back_and_others_stay(tmp_path):
+def test_save_vars_chosen_names_load_and_leave_the_others(tmp_path):
     one, other = a_model(1), a_model(2)
     before = values(other)
     fluid.save_vars(tmp_path, one, ["conv1.weight", "fc.bias"])
     fluid.load_vars(tmp_path, other, ["conv1.weight"])
     assert same(values(other), values(one)) >= {"conv1.weight"}
     assert same(values(other), before) >= set(before) - {"conv1.weight"}
-
-
-def test_parameters_come_back(tmp_path):
-    one, other = a_model(1), a_model(2)
     path = fluid.save_params(tmp_path, one)
     assert set(paddle.load(str(path))) - {"StructuredToParameterName@@"} == set(values(one))
     fluid.load_params(tmp_path, other)
     assert len(same(values(one), values(other))) == 6
 
 
-def test_persistables_are_all_that_the_next_step_needs(tmp_path):
-    def parts(seed):
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("kind", [paddle.optimizer.Adam, paddle.optimizer.SGD])
+def test_save_persistables_continues_training(tmp_path, kind, steps):
+    def parts(seed, start):
         model = a_model(seed)
-        rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.5)
-        return model, paddle.optimizer.Adam(rate, parameters=model.parameters())
+        rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.5, last_epoch=start)
+        return model, kind(rate, parameters=model.parameters())
 
-    one, other = parts(1), parts(2)
-    step(*one, 1)
+    one, other = parts(1, 3), parts(2, -1)
+    for _ in range(steps):
+        step(*one, 1)
     fluid.save_persistables(tmp_path, *one)
     fluid.load_persistables(tmp_path, *other)
     for each in (one, other):
         step(*each, 2)
     assert len(same(values(one[0]), values(other[0]))) == 6
-    assert one[1].get_lr() == other[1].get_lr()
+    assert one[1].get_lr() == other[1].get_lr() < 0.002
 
 
-@pytest.mark.parametrize("kind", [paddle.optimizer.Adam, paddle.optimizer.SGD])
-def test_persistables_before_the_first_step(tmp_path, kind):
-    one, other = a_model(1), a_model(2)
-    first, second = (
-        kind(
-            paddle.optimizer.lr.ExponentialDecay(0.01, 0.5, last_epoch=start),
-            parameters=model.parameters(),
-        )
-        for model, start in ((one, 3), (other, -1))
-    )
-    fluid.save_persistables(tmp_path, one, first)
-    fluid.load_persistables(tmp_path, other, second)
-    for each in ((one, first), (other, second)):
-        step(*each, 1)
-    assert len(same(values(one), values(other))) == 6
-    assert first.get_lr() == second.get_lr() < 0.002
-
-
-def test_persistables_of_another_optimizer_are_refused(tmp_path):
+def test_load_persistables_of_another_optimizer_raises(tmp_path):
     model = a_model(1)
     fluid.save_persistables(
         tmp_path, model, paddle.optimizer.Adam(0.01, parameters=model.parameters())
     )
-    with pytest.raises(CheckpointError, match="with the optimizer Adam; expected SGD"):
+    with pytest.raises(CheckpointError, match="Adam"):
         fluid.load_persistables(
             tmp_path, model, paddle.optimizer.SGD(0.01, parameters=model.parameters())
         )
 
 
-def test_persistables_are_not_taken_for_a_runs_checkpoint(tmp_path):
-    one, other = a_model(1), a_model(2)
-    optimizer = paddle.optimizer.SGD(0.01, parameters=one.parameters())
-    store = CheckpointStore(tmp_path)
-    files = {".pdparams": b"", ".pdopt": b""}
-    store.commit("mnist_epoch7", files, TrainState(epoch=8, step=800))
-    fluid.save_persistables(tmp_path, one, optimizer)
-    fluid.load_persistables(tmp_path, other, optimizer)
-    assert len(same(values(one), values(other))) == 6
-
-
-def test_inference_model_gives_its_chosen_outputs(tmp_path):
+def test_save_inference_model_gives_its_chosen_outputs(tmp_path):
     model = a_model(1)
     fluid.save_inference_model(tmp_path, ["images"], ["probabilities", "conv2"], model)
     predictor, feeds, targets = fluid.load_inference_model(tmp_path)
@@ -138,7 +106,7 @@ class Other(paddle.nn.Layer):
         ),
         (
             lambda folder: fluid.load_vars(folder, MNIST(), ["fc.bias"], "few.pdparams"),
-            "holds no fc.bias; it holds fc.weight",
+            "no fc.bias",
         ),
         (
             lambda folder: fluid.load_persistables(folder, MNIST(), None),
@@ -146,7 +114,7 @@ class Other(paddle.nn.Layer):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, load, message):
+def test_load_of_another_model_raises(tmp_path, load, message):
     """Fluid loaded what happened to fit, and said nothing."""
     fluid.save_params(tmp_path, MNIST())
     fluid.save_vars(tmp_path, MNIST(), ["fc.weight"], "few.pdparams")
@@ -163,7 +131,7 @@ def test_what_does_not_fit_is_refused(tmp_path, load, message):
         lambda folder: fluid.save_inference_model(folder, ["images"], ["loss"], MNIST()),
     ],
 )
-def test_unknown_names_are_refused_before_anything_is_written(tmp_path, save):
+def test_save_unknown_names_raises_and_writes_nothing(tmp_path, save):
     with pytest.raises(ConfigError, match="expected"):
         save(tmp_path)
     assert not list(tmp_path.iterdir())

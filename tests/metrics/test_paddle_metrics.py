@@ -27,11 +27,6 @@ class Halved(Recall):
         return outputs / 2, labels
 
 
-class LabelsFirst(Precision):
-    def compute(self, outputs, labels):
-        return [outputs, labels]
-
-
 ADAPTED = {
     "Accuracy": (Accuracy, "classes"),
     "Accuracy, labels [N]": (Accuracy, "flat"),
@@ -43,7 +38,6 @@ ADAPTED = {
     "Auc": (Auc, "two columns"),
     "Auc, coarse": (lambda: Auc(num_thresholds=15), "two columns"),
     "a subclass with another compute": (Halved, "binary"),
-    "a subclass with a list": (LabelsFirst, "binary"),
 }
 
 
@@ -80,9 +74,9 @@ cuts = st.lists(st.integers(1, 100), max_size=5)
 
 
 @pytest.mark.parametrize("name", ADAPTED)
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.integers(1, 30), cuts, st.integers(0, 99))
-def test_adapted_metrics_are_paddles_own_of_all_data(name, samples, cuts, seed):
+def test_metric_functions_over_any_batches_compute_as_paddle_of_all_data(name, samples, cuts, seed):
     make, form = ADAPTED[name]
     outputs, labels = data(form, samples, seed)
     metric = make()
@@ -101,22 +95,13 @@ def test_adapted_metrics_are_paddles_own_of_all_data(name, samples, cuts, seed):
     assert metric.accumulate() == make().accumulate()  # the caller's has counted nothing
 
 
-def test_training_figures_survive_the_exchange_between_processes():
+def test_sums_as_a_tensor_and_back_compute_the_same():
     """There sums travel as float32, and come back as a tensor."""
     for name, (make, form) in ADAPTED.items():
         function = next(iter(metric_functions({"m": make()}).values()))
         sums = function(*map(paddle.to_tensor, data(form, 9, seed=1)))
         back = sums.with_values(sums.to_tensor())
         assert back.compute() == sums.compute(), name
-
-
-def test_gradients_do_not_hinder_a_metric():
-    net = paddle.nn.Linear(3, 1)
-    outputs = paddle.nn.functional.sigmoid(net(paddle.ones([4, 3])))
-    labels = paddle.ones([4, 1], "int64")
-    kinds = {"p": Precision(), "r": Recall()}
-    values = [one(outputs, labels) for one in metric_functions(kinds).values()]
-    assert all(value.to_numpy().sum() <= 8 for value in values)
 
 
 class F1(Precision):
@@ -134,46 +119,14 @@ class F1(Precision):
         return 2 * self.tp / max(1, 2 * self.tp + self.fp + self.fn)
 
 
-class Doubled(Accuracy):
-    def update(self, correct, *others):
-        return super().update(super().update(correct), *others)
+def test_metric_functions_metric_of_another_class_raises():
+    with pytest.raises(ConfigError, match=r"'mine' is a F1.*Gathered\(metric\)"):
+        metric_functions({"acc": Accuracy(), "mine": F1()})
 
 
-class Largest(Metric):
-    def __init__(self):
-        super().__init__()
-        self.value = -np.inf
-
-    def reset(self):
-        self.value = -np.inf
-
-    def update(self, outputs, labels):
-        self.value = max(self.value, float(outputs.max()))
-
-    def accumulate(self):
-        return self.value
-
-    def name(self):
-        return "largest"
-
-
-@pytest.mark.parametrize("kind", [F1, Largest, Doubled])
-def test_metrics_of_other_classes_are_refused_by_name(kind):
-    with pytest.raises(ConfigError) as refusal:
-        metric_functions({"acc": Accuracy(), "mine": kind()})
-    assert f"the metric 'mine' is a {kind.__name__}" in str(refusal.value)
-    assert "Gathered(metric)" in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        ({"loss": Accuracy()}, 'a metric is called "loss"'),
-        ({"acc": 3}, "the metric 'acc' is a int; expected a paddle.metric, or"),
-    ],
-)
-def test_what_is_no_metric_is_refused(metrics, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("metrics", [{"loss": Accuracy()}, {"acc": 3}])
+def test_metric_functions_wrong_metric_raises(metrics):
+    with pytest.raises(ConfigError, match="metric"):
         metric_functions(metrics)
 
 
@@ -186,15 +139,14 @@ GATHERED = {
     "a function": (lambda: spread, "two columns"),
     "Auc": (Auc, "two columns"),
     "a class of one's own": (F1, "binary"),
-    "the largest": (Largest, "classes"),
     "Accuracy": (Accuracy, "classes"),
 }
 
 
 @pytest.mark.parametrize("name", GATHERED)
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.integers(1, 30), cuts, st.integers(0, 99))
-def test_gathered_metrics_are_those_of_everything(name, samples, cuts, seed):
+def test_gathered_over_any_batches_computes_as_of_all_data(name, samples, cuts, seed):
     make, form = GATHERED[name]
     outputs, labels = data(form, samples, seed)
     metric = make()
@@ -210,20 +162,7 @@ def test_gathered_metrics_are_those_of_everything(name, samples, cuts, seed):
     assert sum(kept[1:], kept[0]).compute() == value  # one by one
 
 
-def test_gathered_metric_of_several_outputs():
-    def both(first, second, labels):
-        return first.sum() + 2 * second.sum() + 3 * labels.sum()
-
-    kept = Gathered(both)((paddle.ones([2]), paddle.ones([2, 5])), paddle.ones([2, 1]))
-    assert kept.compute() == 2 + 2 * 10 + 3 * 2
-
-
-def test_squeezed_outputs_of_one_sample_are_one_value():
-    kept = Gathered(spread)(paddle.ones([1, 1]).squeeze(), paddle.ones([1]))
-    assert [array.shape for array in kept.to_numpy()] == [(1,), (1,)]
-
-
-def test_what_cannot_be_gathered_is_refused():
+def test_gathered_wrong_metric_or_outputs_raises():
     with pytest.raises(ConfigError, match="Accuracy of several k"):
         Gathered(Accuracy(topk=(1, 2)))
     with pytest.raises(ConfigError, match="given a dict; expected a tensor"):
@@ -258,40 +197,38 @@ def test_sums_of_a_loss_keep_no_graph():
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 99)), min_size=1, max_size=6))
-def test_means_of_batches_weigh_their_samples(batches):
+def test_as_sums_of_batches_weigh_their_samples(batches):
     """Given as one number of a batch, a metric is the mean over its samples."""
     means = [as_sums(float(np.arange(first, first + n).mean()), "m", n) for n, first in batches]
     values = np.concatenate([np.arange(first, first + n) for n, first in batches])
     assert means[0].plus(*means[1:]).compute() == pytest.approx(values.mean())
 
 
-@pytest.mark.parametrize(
-    "value", [2, 2.0, np.float32(2), paddle.to_tensor(2), paddle.ones([1]) * 2]
-)
-def test_one_number_of_any_kind_is_a_mean(value):
+@pytest.mark.parametrize("value", [2, np.float32(2), paddle.to_tensor(2), paddle.ones([1]) * 2])
+def test_as_sums_one_number_of_any_kind_is_a_mean(value):
     assert as_sums(value, "m", 3).to_numpy().tolist() == [6, 3]
 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        ("2", "a str as 'm'"),
-        (None, "a NoneType as 'm'"),
-        ([2.0], "a list as 'm'"),
-        (paddle.ones([2]), r"a Tensor of shape \[2\] as 'm'"),
-        (np.ones(2), r"a ndarray of shape \[2\] as 'm'"),
+        ("2", "a str"),
+        (None, "a NoneType"),
+        ([2.0], "a list"),
+        (paddle.ones([2]), r"a Tensor of shape \[2\]"),
+        (np.ones(2), r"a ndarray of shape \[2\]"),
     ],
 )
-def test_what_is_not_one_number_is_refused(value, kind):
-    with pytest.raises(ConfigError, match=f"the step gave {kind}; expected one number"):
+def test_as_sums_not_one_number_raises(value, kind):
+    with pytest.raises(ConfigError, match=f"{kind} as 'm'"):
         as_sums(value, "m", 3)
 
 
-def test_a_mean_of_nothing_is_not_a_number():
+def test_mean_of_nothing_is_not_a_number():
     assert np.isnan(Mean(0, 0).compute())
 
 
-def test_metrics_of_unlike_batches_do_not_add_up():
+def test_sums_of_another_number_raises():
     with pytest.raises(ConfigError, match="computed from 2 and 3 sums in different batches"):
         Sums([1, 2, 3], sum) + Mean(1, 2)
 
@@ -308,7 +245,7 @@ def resumed(log_every, **examples):
     return RunningMetrics(state, NewestMetrics(), log_every, examples)
 
 
-def test_totals_of_a_resumed_run_are_continued_by_the_steps_own_metrics():
+def test_running_metrics_resumed_adds_to_the_totals():
     running = resumed(log_every=2)
     metrics = {"mean": Mean(5.0, 4), "doubled": Sums([4.0], twice), "new": Mean(1, 4)}
     running.add(StepResult(paddle.to_tensor(1.0), metrics, samples=4, count=4), lr=0.1)
@@ -320,10 +257,3 @@ def test_totals_of_a_resumed_run_are_continued_by_the_steps_own_metrics():
     values = {name: written[f"train/{name}"] for name in expected}
     assert values == {"loss": 1.5, "mean": 1, "doubled": 14, "new": 0.25}
     assert running.state.running_sums == RunningSums()
-
-
-def test_line_that_is_due_before_the_first_step_needs_an_example_of_its_metrics():
-    running = resumed(log_every=1, doubled=Sums([0.0], twice))
-    running.resume()
-    written = running.writer.values
-    assert (written["train/loss"], written["train/mean"], written["train/doubled"]) == (2, 0.75, 6)

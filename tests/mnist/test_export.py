@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,10 +11,8 @@ import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from paddle_mnist import MNIST, MnistDataset, evaluate
+from paddle_mnist import MNIST, MnistDataset, evaluate, load_model
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.export import OUTPUTS, ExportedModel, export_model, variables
@@ -42,39 +41,25 @@ def outputs_of(model, images):
         return [value.numpy() for value in ExportedModel(model, OUTPUTS)(paddle.to_tensor(images))]
 
 
-def test_pretrained_weights_are_those_their_manifest_names(model):
+def test_pretrained_weights_are_those_of_their_manifest(model, real_data):
     about = pretrained.about()
     data = pretrained.WEIGHTS.read_bytes()
-    assert hashlib.sha256(data).hexdigest() == about["sha256"]
-    assert len(data) < 100_000
+    assert hashlib.sha256(data).hexdigest() == about["sha256"] and len(data) < 100_000
     assert paddle.load(str(pretrained.WEIGHTS))["conv1.weight"].shape == [20, 1, 5, 5]
-    assert evaluate(model, MnistDataset("eval", "digits")).count == 300
-
-
-def test_pretrained_weights_are_as_good_as_their_manifest_says(model, real_data):
-    about = pretrained.about()
     evaluation = evaluate(model, MnistDataset("eval", real_data))
     assert evaluation.accuracy == pytest.approx(about["eval_acc"], abs=2e-4)
     assert evaluation.count == 10_000
     assert about["dataset"] == "mnist" and about["eval_acc"] > 0.99
 
 
-def test_damaged_pretrained_weights_are_refused(monkeypatch, tmp_path):
-    damaged = tmp_path / "mnist.pdparams"
-    damaged.write_bytes(pretrained.WEIGHTS.read_bytes()[:-1] + b"!")
-    monkeypatch.setattr(pretrained, "WEIGHTS", damaged)
-    with pytest.raises(CheckpointError, match="install the package again"):
-        MNIST(pretrained=True)
-
-
-def test_exported_model_gives_the_nets_outputs(model, exported, images):
+def test_export_model_predicts_as_the_net(model, exported, images):
     outputs = DigitPredictor(exported, batch_size=128).run(images)
     for name, expected in zip(OUTPUTS, outputs_of(model, images)):
         assert outputs[name].shape == expected.shape and outputs[name].dtype == np.float32
         np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-4)
 
 
-def test_layers_after_the_chosen_output_are_left_out(model, tmp_path, exported):
+def test_export_model_chosen_output_leaves_out_later_layers(model, tmp_path, exported):
     about = export_model(model, tmp_path, ["max_pool1"])
     assert about["outputs"] == ["max_pool1"] and about["difference"] < 1e-4
     parameters = tmp_path / "inference.pdiparams"
@@ -84,8 +69,8 @@ def test_layers_after_the_chosen_output_are_left_out(model, tmp_path, exported):
 
 
 @pytest.mark.parametrize("outputs", [[], ["nonsense"], ["logits", "logits"]])
-def test_what_is_no_output_is_refused(model, tmp_path, outputs):
-    with pytest.raises(ConfigError, match="expected some of logits"):
+def test_export_model_wrong_outputs_raises_and_writes_nothing(model, tmp_path, outputs):
+    with pytest.raises(ConfigError, match="logits"):
         export_model(model, tmp_path, outputs)
     assert not list(tmp_path.iterdir())
 
@@ -99,19 +84,12 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("scale", [None, np.float32, np.float64])
-def test_images_of_every_form_are_the_same_images(images, form, scale):
+def test_as_pixels_any_form_gives_the_same_pixels(images, form):
     converted = FORMS[form](images[:5])
     expected = converted.reshape(-1, 28, 28)
-    converted = converted if scale is None else converted.astype(scale) / 256
+    for dtype in (np.float32, np.float64):
+        assert np.array_equal(as_pixels(converted.astype(dtype) / 256), expected)
     assert np.array_equal(as_pixels(converted), expected)
-
-
-@given(st.floats(0, 1, width=32))
-@settings(max_examples=200)
-def test_floats_are_rounded_to_the_nearest_pixel(value):
-    pixel = int(as_pixels(np.full((28, 28), value, np.float32))[0, 0, 0])
-    assert abs(pixel / 256 - value) <= (1 / 512 if pixel < 255 else 1 / 256)
 
 
 @pytest.mark.parametrize(
@@ -120,19 +98,19 @@ def test_floats_are_rounded_to_the_nearest_pixel(value):
         (np.zeros((27, 28), np.uint8), r"uint8 \[27, 28\]; expected \[28, 28\]"),
         (np.zeros((2, 3, 28, 28), np.uint8), r"\[2, 3, 28, 28\]"),
         (np.zeros((0, 28, 28), np.uint8), "at least one"),
-        (np.zeros((28, 28), np.int64), "int64.* expected uint8"),
-        (np.full((28, 28), 255.0), "to 255; expected 0 to 1"),
+        (np.zeros((28, 28), np.int64), "int64"),
+        (np.full((28, 28), 255.0), "to 255"),
         (np.full((28, 28), np.nan), "expected 0 to 1"),
         (np.full((28, 28), -0.1), "expected 0 to 1"),
         ("nonsense", "expected"),
     ],
 )
-def test_what_are_no_images_is_refused(images, message):
+def test_as_pixels_other_values_raises(images, message):
     with pytest.raises(DataError, match=message):
         as_pixels(images)
 
 
-def test_threads_get_their_own_answers(exported, images):
+def test_predictor_in_threads_answers_each_its_own(exported, images):
     predictor, answers = DigitPredictor(exported, parallel=2), {}
     expected = predictor.run(images)["logits"]
 
@@ -153,29 +131,16 @@ def test_threads_get_their_own_answers(exported, images):
             )
 
 
-DAMAGE = {
-    "no folder": lambda folder: [path.unlink() for path in folder.iterdir()],
-    "no weights": lambda folder: (folder / "inference.pdiparams").unlink(),
-    "a flipped bit": lambda folder: flip(folder / "inference.pdiparams"),
-    "half of about.json": lambda folder: cut(folder / "about.json"),
-    "files elsewhere": lambda folder: rename(folder / "about.json"),
-}
-
-
-def flip(path):
+def flip(folder):
+    path = folder / "inference.pdiparams"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def cut(path):
+def cut(folder):
+    path = folder / "about.json"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def rename(path):
-    about = json.loads(path.read_text())
-    about["files"] = {f"../{name}": digest for name, digest in about["files"].items()}
-    path.write_text(json.dumps(about))
 
 
 def edited(**changes):
@@ -186,34 +151,29 @@ def edited(**changes):
     return edit
 
 
-DAMAGE["no files"] = edited(files={})
-DAMAGE["an output too many"] = edited(outputs=["logits", "probabilities"])
-DAMAGE["another output"] = edited(outputs=["conv1"])
-DAMAGE["a strange output"] = edited(outputs="logits")
-DAMAGE["a strange file"] = edited(files={"inference.json\0": "", "inference.pdiparams": ""})
+DAMAGE = {
+    "no weights": lambda folder: (folder / "inference.pdiparams").unlink(),
+    "a flipped bit": flip,
+    "half of about.json": cut,
+    "no files": edited(files={}),
+    "files elsewhere": edited(files={"../inference.json": "", "inference.pdiparams": ""}),
+    "a strange file": edited(files={"inference.json\0": "", "inference.pdiparams": ""}),
+    "another output": edited(outputs=["conv1"]),
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_export_is_refused(model, tmp_path, damage):
-    export_model(model, tmp_path, ["logits"])
-    DAMAGE[damage](tmp_path)
+def test_predictor_damaged_export_raises(exported, tmp_path, damage):
+    folder = shutil.copytree(exported, tmp_path / "exported")
+    DAMAGE[damage](folder)
     with pytest.raises(CheckpointError):
-        DigitPredictor(tmp_path)
+        DigitPredictor(folder)
 
 
-@pytest.mark.parametrize("option", ["threads", "parallel", "batch_size"])
-def test_numbers_below_one_are_refused(exported, option):
-    with pytest.raises(ConfigError, match=f"{option} is 0"):
-        DigitPredictor(exported, **{option: 0})
-
-
-def test_tool_exports_what_a_run_has_learned(tool, tmp_path, tiny):
-    options = ["--data", tiny, "--epochs", 1, "--visualdl", "false", "--figures", "false"]
-    tool("train", *options, "--output", "run")
-    output = tool("export_model", "-k", "best", "--run", "run", "--output", "out").stdout
+def test_export_command_exports_the_best_weights_of_a_run(tool, tmp_path, tiny, run_of_command):
+    output = tool("export_model", "-k", "best", "--run", run_of_command, "--output", "out").stdout
     assert "inference.pdiparams  81,559 bytes" in output and "from the net's" in output
-    model = MNIST()
-    model.set_state_dict(paddle.load(str(tmp_path / "run/mnist.pdparams")))
+    model = load_model("best", MNIST, run=run_of_command)
     image = MnistDataset("eval", str(tiny))[0][0]
     with paddle.no_grad():
         expected = model(paddle.to_tensor(image[np.newaxis])).numpy()
@@ -221,44 +181,21 @@ def test_tool_exports_what_a_run_has_learned(tool, tmp_path, tiny):
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
 
-def test_tool_refuses_a_checkpoint_that_does_not_fit(tool, tmp_path):
-    other = {**paddle.load(str(pretrained.WEIGHTS)), "fc.bias": paddle.zeros([11])}
-    del other["conv1.bias"]
-    paddle.save(other, str(tmp_path / "other.pdparams"))
-    output = tool("export_model", "-k", "other.pdparams", "--output", "out", expect=4).stderr
-    assert "missing     conv1.bias" in output and "[11] float32; expected [10]" in output
-    assert not (tmp_path / "out").exists()
-
-
-def names_of_the_outputs(folder):
-    """Return what a program without this package finds in an exported model."""
-    if (folder / "model.onnx").exists():
-        session = pytest.importorskip("onnxruntime").InferenceSession(str(folder / "model.onnx"))
-        return [output.name for output in session.get_outputs()]
-    (program,) = (
-        path for path in folder.glob("inference.*") if path.suffix in (".json", ".pdmodel")
-    )
-    config = paddle.inference.Config(str(program), str(folder / "inference.pdiparams"))
-    config.disable_glog_info()
-    return paddle.inference.create_predictor(config).get_output_names()
-
-
 @pytest.mark.parametrize("form", ["paddle", "onnx"])
-def test_exported_model_has_outputs_of_the_documented_names(model, tmp_path, form):
+def test_export_model_any_format_gives_the_chosen_outputs(model, tmp_path, images, form):
     if form == "onnx":
         pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
     outputs = ["probabilities", "conv1", "logits"]
-    about = export_model(model, tmp_path, outputs, form)
-    assert names_of_the_outputs(tmp_path) == about["outputs"] == outputs
+    assert export_model(model, tmp_path, outputs, form)["outputs"] == outputs
+    assert list(DigitPredictor(tmp_path).run(images[:2])) == outputs
 
 
 @pytest.mark.slow
-def test_legacy_form_is_read_too(tmp_path, model, images):
+def test_export_command_legacy_is_read_by_the_predictor(tmp_path, model, images):
     command = [sys.executable, str(ROOT / "tools/export_model.py"), "--legacy", "--output", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert (tmp_path / "out/inference.pdmodel").exists()
     assert not (tmp_path / "out/inference.json").exists()
-    assert names_of_the_outputs(tmp_path / "out") == ["logits", "probabilities"]
     np.testing.assert_allclose(
         DigitPredictor(tmp_path / "out").run(images[:10])["logits"],
         outputs_of(model, images[:10])[0],
@@ -267,7 +204,7 @@ def test_legacy_form_is_read_too(tmp_path, model, images):
     )
 
 
-def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
+def test_export_model_that_fails_keeps_the_export_before(model, tmp_path, images):
     export_model(model, tmp_path, ["logits"])
     broken = MNIST()
     broken.fc.bias.set_value(np.full(10, np.nan, np.float32))
@@ -277,7 +214,7 @@ def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
 
 
 SMALL_DISK = """
-mount -t tmpfs -o size={size}k none small || exit 99
+mount -t tmpfs -o size=64k none small || exit 99
 {variables} exec "$@"
 """
 
@@ -286,54 +223,28 @@ mount -t tmpfs -o size={size}k none small || exit 99
 @pytest.mark.parametrize(
     ("script", "output", "reason"),
     [
-        (SMALL_DISK.format(size=64, variables="TMPDIR=$PWD/small"), "out", None),
-        (SMALL_DISK.format(size=64, variables=""), "small/out", "No space left on device"),
-        ('ulimit -f 40 && exec "$@"', "out", "File too large"),
+        (SMALL_DISK.format(variables="TMPDIR=$PWD/small"), "out", None),
+        (SMALL_DISK.format(variables=""), "small/out", "No space left on device"),
     ],
-    ids=["temporary folder", "output", "ulimit"],
+    ids=["temporary folder", "output"],
 )
-@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.release)])
-def test_export_needs_room_only_where_it_writes_and_says_when_there_is_none(
-    tmp_path, script, output, reason, form
-):
+def test_export_command_on_a_full_disk_exits_with_7(tmp_path, script, output, reason):
     """Paddle ignores that what it writes has not come to the disk."""
     (tmp_path / "small").mkdir()
-    namespace = ["unshare", "--mount", "--map-root-user"] if "mount" in script else []
-    if namespace and subprocess.run([*namespace, "true"]).returncode:
+    namespace = ["unshare", "--mount", "--map-root-user"]
+    if subprocess.run([*namespace, "true"]).returncode:
         pytest.skip("needs mount namespaces: Linux, and leave to make them")
     command = [sys.executable, str(ROOT / "tools/export_model.py"), "--checkpoint", "pretrained"]
-    command += ["--output", output, "--format", form]
-    done = subprocess.run(
-        [*namespace, "bash", "-c", script, "bash", *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [*namespace, "bash", "-c", script, "bash", *command, "--output", output]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     if reason is None:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "out/about.json").exists()
-        return
-    assert done.returncode == 7, done.stderr
-    (error,) = (line for line in done.stderr.splitlines() if "error" in line)
-    assert f": cannot write ({reason})" in error and "--" not in error
-    assert not (tmp_path / "out").exists()
+    else:
+        assert done.returncode == 7 and reason in done.stderr, done.stderr
 
 
-def test_another_form_takes_the_place_of_the_one_before(model, tmp_path):
-    (tmp_path / "inference.pdmodel").write_bytes(b"of an earlier export")
-    (tmp_path / "model.onnx").write_bytes(b"of an earlier export")
-    about = export_model(model, tmp_path, ["logits"])
-    assert {path.name for path in tmp_path.iterdir()} == {*about["files"], "about.json"}
-
-
-def test_model_stays_in_training_and_large_values_are_rounded_more(tmp_path):
-    large = MNIST(pretrained=True)
-    large.fc.weight.set_value(large.fc.weight * 300)
-    assert export_model(large, tmp_path)["difference"] < 0.1
-    assert large.training
-
-
-def test_three_kinds_of_variable(model, tool):
+def test_variables_lists_three_kinds(model, tool):
     kinds = variables(model)
     assert dict(kinds["parameters"])["conv2.weight"] == [20, 20, 5, 5]
     assert sum(np.prod(shape) for _, shape in kinds["parameters"]) == 20_350
@@ -344,8 +255,7 @@ def test_three_kinds_of_variable(model, tool):
 
 
 @pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, form):
-    """On all 10,000: the same predictions."""
+def test_export_model_any_format_predicts_every_eval_image_alike(tmp_path, model, real_data, form):
     if form == "onnx":
         for package in ("paddle2onnx", "onnxruntime"):
             pytest.importorskip(package, reason="needs the extra onnx")
@@ -355,27 +265,12 @@ def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, fo
     images, _ = dataset.batch(np.arange(len(dataset)))
     logits = DigitPredictor(tmp_path).run(images)["logits"]
     with paddle.no_grad():
-        expected = np.concatenate(
-            [
-                model(paddle.to_tensor(images[at : at + 1000])).numpy()
-                for at in range(0, 10_000, 1000)
-            ]
-        )
+        expected = model(paddle.to_tensor(images)).numpy()
     assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
     assert np.abs(logits - expected).max() < 1e-4
 
 
-@pytest.mark.slow
-def test_onnx_reads_pictures(tool):
-    for package in ("paddle2onnx", "onnxruntime"):
-        pytest.importorskip(package, reason="needs the extra onnx")
-    tool("export_model", "--format", "onnx", "--output", "out")
-    done = tool("infer", ROOT / "tests/pictures", "--model", "out", "--json")
-    for row in json.loads(done.stdout):
-        assert str(row["digit"]) == row["file"].rpartition("/")[2][0]
-
-
-def test_onnx_without_its_packages_is_said(model, tmp_path, monkeypatch):
+def test_export_model_onnx_without_its_packages_names_the_extra(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle2onnx", None)
     with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
         export_model(model, tmp_path, format="onnx")

@@ -17,11 +17,10 @@ NAMED = Classes("class", ("$1", "Coat", "$2", *(f"kind {number}" for number in r
     ("classes", "noun", "ticks", "title"),
     [
         (Classes(), "digit", ["0", "1", "2"], "label 2 (25%)\npredicted 1 (75%)"),
-        (Classes("class"), "class", ["0", "1", "2"], "label 2 (25%)\npredicted 1 (75%)"),
         (NAMED, "class", [r"\$1", "Coat", r"\$2"], "label \\$2 (25%)\npredicted Coat (75%)"),
     ],
 )
-def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title):
+def test_figures_call_classes_by_their_names(tmp_path, classes, noun, ticks, title):
     counts = np.eye(10, dtype=int)
     shares = np.zeros((1, 10))
     shares[0, [1, 2]] = 0.75, 0.25
@@ -41,7 +40,7 @@ def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title)
 @pytest.mark.parametrize(
     "names", ["zero one two three four five six seven eight nine", "零一二三四五六七八九"]
 )
-def test_names_that_the_font_lacks_are_logged_and_numbers_shown(names, caplog):
+def test_drawable_names_that_the_font_lacks_are_logged_and_numbered(names, caplog):
     classes = Classes("class", tuple(names.split() if " " in names else names))
     log = logging.getLogger("paddle_mnist")
     log.addHandler(caplog.handler)
@@ -55,7 +54,7 @@ def test_names_that_the_font_lacks_are_logged_and_numbers_shown(names, caplog):
     assert shown or ("figures show the classes by number" in caplog.text and drawn[3] == "3")
 
 
-def test_worst_mistakes_come_first():
+def test_worst_sorts_mistakes_by_confidence():
     labels = np.array([0, 1, 2, 3])
     probabilities = np.full((4, 10), 0.01)
     probabilities[0, 0] = 0.91  # right
@@ -65,12 +64,7 @@ def test_worst_mistakes_come_first():
     assert figures.worst(labels, probabilities, 2).tolist() == [2, 3]
 
 
-def test_net_without_mistakes_has_a_figure_of_them():
-    figure = figures.mistakes(np.zeros((0, 28, 28)), np.zeros(0, int), np.zeros((0, 10)), "0 of 9")
-    assert figure.get_suptitle() == "0 of 9"
-
-
-def test_channels_are_scaled_by_their_own_values():
+def test_feature_maps_scales_each_channel():
     """Around 0 where a layer has both signs; a channel of zeros stays even."""
     signed = np.zeros((3, 2, 2))
     signed[0, 0] = -4, 2
@@ -83,14 +77,3 @@ def test_channels_are_scaled_by_their_own_values():
     assert (conv[:2, 6:8] == 0.5).all() and (relu[:2, 6:8] == 0).all()
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[1] == "conv: 3 channels of 2 x 2, orange below 0, purple above"
-
-
-def test_captions_of_a_gallery_are_of_their_images():
-    images = np.stack([np.full((28, 28), number / 3) for number in range(3)])
-    figure = figures.gallery(images, ["a", "b", "c"], "t", 2, ["black", "red", "black"])
-    shown = [(one.get_title(), one.title.get_color(), one.images) for one in figure.axes]
-    assert [(name, colour) for name, colour, _ in shown[:3]] == list(
-        zip("abc", ["black", "red", "black"])
-    )
-    assert [one[0].get_array()[0, 0] for *_, one in shown[:3]] == [0, 1 / 3, 2 / 3]
-    assert len(shown) == 4 and not shown[3][2]

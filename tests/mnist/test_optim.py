@@ -1,7 +1,6 @@
 """Losses, schedules and optimizers against their formulas, in NumPy."""
 
 import math
-import re
 
 import paddle
 import pytest
@@ -46,12 +45,13 @@ def test_schedule_follows_its_formula(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_schedule_of_a_very_short_training(name, steps):
-    schedule = build_schedule(OptimizerOptions(lr_schedule=name, learning_rate=RATE), steps)
-    for _ in range(steps):
-        assert 0 <= schedule() <= RATE
-        schedule.step()
+def test_schedule_of_very_few_steps_stays_within_the_rate(name):
+    for steps in (1, 2, 3):
+        options = OptimizerOptions(lr_schedule=name, learning_rate=RATE)
+        schedule = build_schedule(options, steps)
+        for _ in range(steps):
+            assert 0 <= schedule() <= RATE
+            schedule.step()
 
 
 # One parameter, three steps of the textbook's formula on given gradients.
@@ -116,11 +116,12 @@ DECAYING = {
 }
 
 
-@pytest.mark.parametrize("names", DECAYING)
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("name", FORMULAS)
-def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, names):
-    config = OptimizerOptions(optimizer=name, weight_decay=decay, weight_decay_layers=names)
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [*((name, "b") for name in FORMULAS), *(("momentum", names) for names in DECAYING)],
+)
+def test_optimizer_follows_its_formula_and_decays_what_is_named(name, names):
+    config = OptimizerOptions(optimizer=name, weight_decay=0.3, weight_decay_layers=names)
     model = Two()
     optimizer = build_optimizer(config, dict(model.named_parameters()), RATE)
     for gradient in GRADIENTS:
@@ -135,13 +136,9 @@ def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, nam
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("conv1", "'conv1'; the net's layers are a, b, and its parameters a.weight, a.bias"),
-        ("b.wieght", "'b.wieght'; did you mean 'b.weight'? the net's layers are"),
-    ],
+    ("name", "message"), [("conv1", "'conv1'; the net's layers are a, b"), ("b.wieght", "b.weight")]
 )
-def test_neither_layer_nor_parameter(name, message):
+def test_weight_decay_of_an_unknown_layer_raises(name, message):
     config = OptimizerOptions(weight_decay_layers=["a", name])
-    with pytest.raises(ConfigError, match=re.escape(message)):
+    with pytest.raises(ConfigError, match=message):
         build_optimizer(config, dict(Two().named_parameters()), RATE)

@@ -16,9 +16,7 @@ from paddle import nn
 from paddle.static import InputSpec
 
 from paddle_mnist import DigitPredictor, MnistDataset, export_run, fit, load_model
-from paddle_mnist.apps.answers import answer
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
 DRAWN = ROOT / "tests/pictures"
 NET = "my_net.py:MyNet"
@@ -38,21 +36,6 @@ class MyNet(nn.Layer):
 
     def forward(self, images):
         return self.second(self.relu(self.first(self.flatten(images))))
-
-
-class EndsInSoftmax(MyNet):
-    def forward(self, images):
-        return nn.functional.softmax(self.second(self.relu(self.first(self.flatten(images)))))
-
-
-class GivesTwo(MyNet):
-    def forward(self, images):
-        return super().forward(images), images
-
-
-class TakesWidth(MyNet):
-    def __init__(self, width):
-        super().__init__()
 
 
 class OfSevenClasses(MyNet):
@@ -82,7 +65,7 @@ def trained(tmp_path_factory):
             output=folder / "run",
             loss=nn.CrossEntropyLoss(),
             optimizer=lambda parameters: paddle.optimizer.Adam(3e-3, parameters=parameters),
-            epochs=8,
+            epochs=5,
             batch_size=64,
         )
     return folder
@@ -101,7 +84,7 @@ def probabilities(net=NET):
     return nn.functional.softmax(model(AS_FLOATS)).numpy()
 
 
-def test_commands_with_a_net_of_ones_own_read_pictures(tool, place):
+def test_commands_with_a_custom_net_read_the_same_digits(tool, place):
     """Train, evaluate, read, export, and read with the export: each gives the same digits."""
     report = json.loads(tool("eval", "run", "--net", NET, "--data", "digits", "--json").stdout)
     assert report["accuracy"] > 0.8
@@ -113,29 +96,9 @@ def test_commands_with_a_net_of_ones_own_read_pictures(tool, place):
     assert "second.weight" in tool("export_model", "run", "--net", NET, "--list").stdout
 
 
-def test_demo_with_a_net_of_ones_own_answers_without_its_layers(place):
-    picture = str(DRAWN / "0-00.jpg")
-    shown = answer(DigitPredictor("run", outputs=("probabilities", "conv1"), net=NET), picture)
-    assert len(shown.probabilities) == 10 and shown.pixels is not None and shown.conv1 is None
-
-
-def test_predictor_of_a_net_that_ends_in_softmax_gives_its_probabilities(place):
-    found = DigitPredictor("run", net="my_net.py:EndsInSoftmax").run(IMAGES)
-    np.testing.assert_allclose(found["probabilities"], probabilities(), atol=1e-5)
-
-
-def saved(net, dtype="float32", shape=(1, 28, 28), prefix="out/my.net"):
-    spec = InputSpec([None, *shape], dtype, "pictures")
+def saved(net, shape=(1, 28, 28), prefix="out/my.net"):
+    spec = InputSpec([None, *shape], "float32", "pictures")
     paddle.jit.save(net, prefix, input_spec=[spec])
-
-
-class OfPixels(nn.Layer):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, pixels):
-        return self.net(pixels.astype("float32") / 256)
 
 
 def by_export_run(build, format="paddle"):
@@ -151,8 +114,6 @@ def as_onnx(build):
 EXPORTS = {  # how, and what names the model
     "its folder": (lambda build: saved(load_model("run", build)), "out"),
     "its prefix": (lambda build: saved(load_model("run", build)), "out/my.net"),
-    "its file": (lambda build: saved(load_model("run", build)), "out/my.net.pdiparams"),
-    "uint8": (lambda build: saved(OfPixels(load_model("run", build)), "uint8"), "out"),
     "no channels": (lambda build: saved(load_model("run", build), shape=(28, 28)), "out"),
     "export_run": (by_export_run, "out"),
     "export_run as ONNX": (as_onnx, "out"),
@@ -160,7 +121,7 @@ EXPORTS = {  # how, and what names the model
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_predictor_runs_what_plain_paddle_has_saved(place, name):
+def test_predictor_of_a_plain_paddle_export_gives_probabilities(place, name):
     export, model = EXPORTS[name]
     export(runpy.run_path("my_net.py")["MyNet"])
     found = DigitPredictor(model).run(IMAGES)["probabilities"]
@@ -168,23 +129,18 @@ def test_predictor_runs_what_plain_paddle_has_saved(place, name):
 
 
 REFUSED = {
-    "no net": (["--run", "run"], CheckpointError, "only your own code can build: give --net FILE"),
-    "no run": (["--net", NET], ConfigError, "given without its weights; expected its run: --run"),
+    "no net": (["--run", "run"], CheckpointError, "--net FILE"),
+    "no run": (["--net", NET], ConfigError, "--run"),
     "no class": (["--net", "my_net.py"], ConfigError, "expected FILE.py:CLASS"),
-    "no file": (["--net", "our_net.py:MyNet"], ConfigError, "and the file to be there"),
-    "another class": (["--net", "my_net.py:Net"], ConfigError, "my_net.py: has no Net; expected"),
-    "no net in it": (["--net", "widths.py:WIDTH"], ConfigError, "the model is a int; expected"),
-    "a broken file": (["--net", "broken.py:Net"], ConfigError, "broken.py: cannot be executed (Na"),
+    "another class": (["--net", "my_net.py:Net"], ConfigError, "has no Net"),
     "other classes": (["--net", "my_net.py:OfSevenClasses"], ConfigError, "the net gives float32"),
-    "arguments": (["--net", "my_net.py:TakesWidth"], ConfigError, "'width'); TakesWidth is called"),
     "other parameters": (["--net", "paddle_net.py:MNIST"], CheckpointError, "conv1.weight"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_infer_with_a_wrong_net_refuses_in_one_line(tool, place, name):
+def test_infer_wrong_net_exits_in_one_line(tool, place, name):
     options, error, message = REFUSED[name]
-    Path("broken.py").write_text("print(undefined)")
     Path("paddle_net.py").write_text("from paddle_mnist import MNIST")
     run = [] if name in ("no net", "no run") else ["--run", "run"]
     done = tool("infer", "--example", *run, *options, expect=error.exit_code)
@@ -192,7 +148,7 @@ def test_infer_with_a_wrong_net_refuses_in_one_line(tool, place, name):
     assert done.stderr.count("error: ") == 1
 
 
-def test_predictor_of_a_program_with_a_hostile_pickle_executes_nothing(place):
+def test_predictor_of_a_hostile_pickle_executes_nothing(place):
     """Paddle 2 writes a pickle beside the parameters, and `paddle.jit.load` unpickles it."""
     saved(load_model("run", runpy.run_path("my_net.py")["MyNet"]))
     hostile = pickle.dumps(functools.partial(os.mkdir, "executed"))
@@ -204,7 +160,7 @@ def test_predictor_of_a_program_with_a_hostile_pickle_executes_nothing(place):
     assert Path("executed").exists()
 
 
-def test_predictor_of_a_folder_that_is_a_prefix_too_executes_nothing(place):
+def test_predictor_of_a_hostile_folder_executes_nothing(place):
     """`paddle.jit.load` takes the folder, of Paddle 1's format, and unpickles None.info in it."""
     saved(load_model("run", runpy.run_path("my_net.py")["MyNet"]))
     (program,) = (path for path in Path("out").iterdir() if path.suffix in (".json", ".pdmodel"))
@@ -218,21 +174,7 @@ def test_predictor_of_a_folder_that_is_a_prefix_too_executes_nothing(place):
     assert not Path("executed").exists()
 
 
-def test_eval_of_a_net_that_ends_in_softmax_gives_the_loss_of_its_probabilities(place):
-    reports = [
-        evaluate_checkpoint("run", data="digits", net=f"my_net.py:{name}")
-        for name in ("MyNet", "EndsInSoftmax")
-    ]
-    assert reports[1]["accuracy"] == reports[0]["accuracy"]
-    assert reports[1]["loss"] == pytest.approx(reports[0]["loss"], rel=1e-4)
-
-
-def test_eval_of_a_net_of_two_outputs_refuses(place):
-    with pytest.raises(ConfigError, match=r"the net gives \(float32 \[1, 10\], float32"):
-        evaluate_checkpoint("run", data="digits", net="my_net.py:GivesTwo")
-
-
-def test_predictor_of_damaged_or_other_files_of_paddle_refuses(place):
+def test_predictor_of_damaged_or_other_files_of_paddle_raises(place):
     build = runpy.run_path("my_net.py")
     saved(load_model("run", build["OfSevenClasses"]), prefix="seven/net")
     with pytest.raises(ConfigError, match=r"gives float32 \[1, 7\] for float32 \[1, 1, 28, 28\]"):

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, SMALL, chunks_of, map_chunks
+from paddle_mnist.nn.chunks import LARGE, SMALL, chunks_of, map_chunks
 
 FOUR = [slice(25 * number, 25 * (number + 1)) for number in range(4)]
 
 
 @given(st.integers(1, 2000), st.integers(0, 64))
-def test_chunks_cover_a_batch_evenly(count, most_small):
+def test_chunks_of_any_batch_covers_it_evenly(count, most_small):
     chunks = chunks_of(count, most_small)
     sizes = [chunk.stop - chunk.start for chunk in chunks]
     assert [number for chunk in chunks for number in range(count)[chunk]] == list(range(count))
@@ -23,26 +23,8 @@ def test_chunks_cover_a_batch_evenly(count, most_small):
     assert len(chunks) % 2 == 0 or count == 1
 
 
-@pytest.mark.parametrize(
-    ("count", "most_small", "number"),
-    [
-        (16, MOST_SMALL, 2),
-        (64, MOST_SMALL, 8),  # as many threads share the default batch
-        (100, MOST_SMALL, 14),
-        (256, MOST_SMALL, 32),
-        (800, MOST_SMALL, 32),
-        (1000, MOST_SMALL, 40),
-        (64, 5, 4),  # of a net whose sums take much memory
-        (64, 0, 4),
-        (100, 0, 4),
-    ],
-)
-def test_small_batches_have_a_chunk_for_each_of_many_threads(count, most_small, number):
-    assert len(chunks_of(count, most_small)) == number
-
-
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_calls_of_several_threads_get_their_own_results_in_order(threads):
+def test_map_chunks_several_callers_get_their_results_in_order(threads):
     results = {}
 
     def call(caller: int) -> None:
@@ -61,22 +43,8 @@ def test_calls_of_several_threads_get_their_own_results_in_order(threads):
         assert results[caller] == [(caller, number, 25 * number) for number in range(4)]
 
 
-def test_threads_are_started_once():
-    """As many as the most that were needed at once, not so many for each number."""
-    before = threading.active_count()
-    for threads in (2, 3, 6, 4, 6, 1):
-        map_chunks(lambda number, chunk: None, 4 * FOUR, threads)
-    assert threading.active_count() - before <= 5
-
-
-def test_chunks_are_computed_at_once():
-    """Each of two waits for the other."""
-    both = threading.Barrier(2, timeout=60)
-    assert map_chunks(lambda number, chunk: both.wait() >= 0, FOUR[:2], 2) == [True, True]
-
-
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_is_raised_when_no_thread_works_any_more(threads):
+def test_map_chunks_error_is_raised_after_the_other_chunks(threads):
     finished = []
 
     def run(number, chunk):
@@ -92,7 +60,7 @@ def test_an_error_is_raised_when_no_thread_works_any_more(threads):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_forked_child_has_threads_of_its_own():
+def test_map_chunks_in_forked_children_starts_new_threads():
     """Also when another thread is inside at the moment of the fork."""
     assert map_chunks(lambda number, chunk: chunk.start, FOUR, 2) == [0, 25, 50, 75]
     busy = threading.Thread(target=map_chunks, args=(lambda *_: time.sleep(0.2), FOUR, 2))
@@ -112,3 +80,8 @@ def test_forked_child_has_threads_of_its_own():
         for child in children:
             child.kill()
         busy.join()
+
+
+def test_map_chunks_two_threads_compute_at_once():
+    both = threading.Barrier(2, timeout=60)
+    assert map_chunks(lambda number, chunk: both.wait() >= 0, FOUR[:2], 2) == [True, True]

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
-from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.fast_layers import MAX_LINEAR, fast_net
 
 
-def block(channels, outputs, kernel, padding=0, bias=None, relu_first=True):
+def block(channels, outputs, kernel, relu_first=True, **options):
     rest = [nn.ReLU(), nn.MaxPool2D(2, 2)]
-    conv = nn.Conv2D(channels, outputs, kernel, padding=padding, bias_attr=bias)
+    conv = nn.Conv2D(channels, outputs, kernel, **options)
     return [conv, *(rest if relu_first else reversed(rest))]
 
 
@@ -26,13 +25,21 @@ def block(channels, outputs, kernel, padding=0, bias=None, relu_first=True):
 NETS = {
     "two channels, no bias": (
         (2, 9, 12),
-        lambda: [*block(2, 3, 3, padding=2, bias=False), *block(3, 9, 1, relu_first=False)],
+        lambda: [*block(2, 3, 3, padding=2, bias_attr=False), *block(3, 9, 1, relu_first=False)],
     ),
     "several channels": (
         (6, 16, 14),
         lambda: [*block(6, 16, 5, relu_first=False), nn.Flatten(), nn.Linear(480, 3)],
     ),
-    "one block": ((5, 8, 8), lambda: [*block(5, 4, 7, padding=3), nn.Flatten()]),
+    "MNIST": (
+        (1, 28, 28),
+        lambda: [
+            *block(1, 20, 5, padding=2),
+            *block(20, 20, 5, padding=2),
+            nn.Flatten(),
+            nn.Linear(980, 10),
+        ],
+    ),
 }
 
 
@@ -58,14 +65,14 @@ def passes(model, images: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", NETS)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     count=st.sampled_from([1, 2, 3, 26, 51]),
     threads=st.integers(1, 3),
     whole=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_outputs_and_gradients_are_paddles(name, count, threads, whole, seed):
+def test_conv_blocks_any_batch_computes_as_paddle(name, count, threads, whole, seed):
     """To the last bit where every sum is exact; ties in a pooling window are then frequent."""
     fast, own = pair(name)
     fast.fast_conv = threads
@@ -85,7 +92,7 @@ def test_outputs_and_gradients_are_paddles(name, count, threads, whole, seed):
             assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
 
 
-def test_any_number_of_threads_gives_the_same_bits():
+def test_conv_blocks_any_number_of_threads_keeps_the_bits():
     draw = np.random.default_rng(0)
     fast, _ = pair("several channels")
     images, upstream = values(draw, (101, 6, 16, 14), False), values(draw, (101, 3), False)
@@ -95,43 +102,14 @@ def test_any_number_of_threads_gives_the_same_bits():
         assert all(map(np.array_equal, first, passes(fast, images, upstream)))
 
 
-def test_parameters_go_to_and_fro_and_it_is_saved_as_a_sequential():
+def test_conv_blocks_state_dict_loads_that_of_a_sequential():
     fast, own = pair("several channels")
     assert list(fast.state_dict()) == list(own.state_dict())
     assert fast.set_state_dict(own.state_dict()) == ([], [])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("where", ["images", "weights", "biases", "gradients"])
-def test_no_zero_hides_what_is_not_finite(where, value):
-    """Wherever Paddle's outputs or gradients of a tensor are not finite, these are not either."""
-    fast, own = pair("several channels")
-    draw = np.random.default_rng(0)
-    images, upstream = values(draw, (3, 6, 16, 14), False), values(draw, (3, 3), False)
-    images[:, :3] = 0
-    if where == "images":
-        images[1, 2, 5, 5] = value
-    elif where == "gradients":
-        upstream[1, 1] = value
-    else:
-        for model in (fast, own):
-            parameter = model[0].weight if where == "weights" else model[0].bias
-            array = parameter.numpy()
-            array.flat[5] = value
-            parameter.set_value(array)
-    (outputs, *ours), (own_outputs, *theirs) = (
-        passes(fast, images, upstream),
-        passes(own, images, upstream),
-    )
-    assert not (np.isfinite(outputs) & ~np.isfinite(own_outputs)).any()
-    if np.isnan(value) and where != "gradients":  # which Paddle's pooling loses
-        assert np.isnan(outputs).any()
-    for mine, expected in zip(ours, theirs):
-        assert np.isfinite(expected).all() or not np.isfinite(mine).all()
-
-
-@pytest.mark.parametrize("frozen", [[], [0], [4], [0, 4]])
-def test_gradients_are_for_what_asks_for_them(frozen):
+@pytest.mark.parametrize("frozen", [[], [0]])
+def test_conv_blocks_frozen_layers_compute_the_gradients_asked_for(frozen):
     """Of images or not, of some layers, by `backward` or by `grad`."""
     draw = np.random.default_rng(0)
     images, results = values(draw, (4, 6, 16, 14), False), []
@@ -152,57 +130,36 @@ def test_gradients_are_for_what_asks_for_them(frozen):
         assert ours is None or np.allclose(ours.numpy(), theirs.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "layers",
-    [
-        lambda: [nn.Conv2D(6, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3, groups=2), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3, dilation=2), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, (3, 5)), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 4), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3, padding="same"), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3, padding=3), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3, padding=[1, 2]), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3, padding_mode="reflect"), nn.ReLU(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.Sigmoid(), nn.MaxPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.AvgPool2D(2, 2)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(3, 2)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 1)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, padding=1)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, ceil_mode=True)],
-        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU()],
-        lambda: [nn.BatchNorm2D(6), *block(6, 4, 3)],
-    ],
-)
-def test_other_layers_are_paddles(layers):
+UNSUPPORTED = {
+    "stride": lambda: block(6, 4, 3, stride=2),
+    "groups": lambda: block(6, 4, 3, groups=2),
+    "dilation": lambda: block(6, 4, 3, dilation=2),
+    "kernel that is not square": lambda: block(6, 4, (3, 5)),
+    "even kernel": lambda: block(6, 4, 4),
+    "padding by name": lambda: block(6, 4, 3, padding="same"),
+    "padding of the whole kernel": lambda: block(6, 4, 3, padding=3),
+    "padding that differs": lambda: block(6, 4, 3, padding=[1, 2]),
+    "reflected padding": lambda: block(6, 4, 3, padding_mode="reflect"),
+    "another activation": lambda: [nn.Conv2D(6, 4, 3), nn.Sigmoid(), nn.MaxPool2D(2, 2)],
+    "another pooling": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.AvgPool2D(2, 2)],
+    "overlapping windows": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(3, 2)],
+    "padded windows": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, padding=1)],
+    "rounded up": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, ceil_mode=True)],
+    "no pooling": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU()],
+    "BatchNorm first": lambda: [nn.BatchNorm2D(6), *block(6, 4, 3)],
+}
+
+
+def test_conv_blocks_other_layers_are_computed_by_paddle():
     images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False))
-    built = layers()
-    assert fast_net(built, images) is None
-    outputs = ConvBlocks(*built, fast_conv=1)(images)
-    assert np.array_equal(outputs.numpy(), nn.Sequential(*built)(images).numpy())
+    for name, make in UNSUPPORTED.items():
+        layers = make()
+        assert fast_net(layers, images) is None, name
+        outputs = ConvBlocks(*layers, fast_conv=1)(images)
+        assert np.array_equal(outputs.numpy(), nn.Sequential(*layers)(images).numpy()), name
 
 
-@pytest.mark.parametrize(
-    ("layers", "fast"),
-    [
-        (lambda: [*block(6, 16, 5), nn.Flatten(start_axis=2)], 3),
-        (lambda: [*block(6, 16, 5), nn.Dropout(0.0), nn.Flatten()], 3),
-        (lambda: [*block(6, 16, 5), nn.Conv2D(16, 2, 3, stride=2), nn.ReLU()], 3),
-        (lambda: [*block(6, 16, 5), nn.Flatten(), nn.ReLU(), nn.Linear(480, 3)], 4),
-        (lambda: [*block(6, 16, 5), nn.Flatten(), nn.Linear(480, 3), nn.ReLU()], 5),
-    ],
-)
-def test_layers_behind_the_blocks_are_paddles(layers, fast):
-    """The blocks are fast all the same."""
-    images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False))
-    built = layers()
-    assert fast_net(built, images).layers == fast
-    outputs = ConvBlocks(*built, fast_conv=1)(images)
-    expected = nn.Sequential(*built)(images)
-    assert np.allclose(outputs.numpy(), expected.numpy(), atol=1e-5)
-
-
-def test_a_very_large_linear_layer_is_paddles():
+def test_fast_net_very_large_linear_layer_is_left_to_paddle():
     """The loops' tables of its weights would take much more memory than they do."""
     images, kinds = paddle.zeros([1, 6, 16, 14]), [*block(6, 16, 3), nn.Flatten()]
     features = fast_net(kinds, images).output_shape[0]
@@ -210,87 +167,19 @@ def test_a_very_large_linear_layer_is_paddles():
         assert fast_net([*kinds, nn.Linear(features, outputs)], images).layers == layers
 
 
-def test_parameters_are_known_by_name():
-    """A layer that had `weight_norm` has them in another order."""
-    fast, own = pair("several channels")
-    layer = fast[0]
-    nn.utils.remove_weight_norm(nn.utils.weight_norm(layer))
-    assert list(layer._parameters) == ["bias", "weight"]
-    images = values(np.random.default_rng(0), (2, 6, 16, 14), False)
-    assert fast_net(list(fast.children()), paddle.to_tensor(images))
-    upstream = values(np.random.default_rng(1), (2, 3), False)
-    outputs, *gradients = passes(fast, images, upstream)
-    expected, *expected_gradients = passes(own, images, upstream)
-    assert np.allclose(outputs, expected, rtol=1e-4, atol=1e-4)
-    sizes = [sorted(map(np.linalg.norm, each)) for each in (gradients, expected_gradients)]
-    assert np.allclose(*sizes, rtol=1e-4)
-
-
-@pytest.mark.parametrize("fast_conv", [1, "off"])
-def test_a_layer_may_stand_in_several_places(fast_conv):
+def test_conv_blocks_layer_used_twice_gets_the_sum_of_its_gradients():
     relu, pool, conv = nn.ReLU(), nn.MaxPool2D(2, 2), nn.Conv2D(6, 6, 3, padding=1)
     layers = [conv, relu, pool, conv, relu, pool, nn.Flatten()]
-    images, gradients = (
-        paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False)),
-        [],
-    )
-    for model in (ConvBlocks(*layers, fast_conv=fast_conv), nn.Sequential(*layers)):
-        conv.clear_gradients()
-        outputs = model(images)
-        outputs.sum().backward()
-        gradients.append([outputs.numpy(), *(p.grad.numpy().copy() for p in conv.parameters())])
-    for ours, theirs in zip(*gradients):
+    images = values(np.random.default_rng(0), (2, 6, 16, 14), False)
+    upstream = np.ones((2, 6 * 4 * 3), np.float32)
+    fast, own = ConvBlocks(*layers, fast_conv=1), nn.Sequential(*layers)
+    for ours, theirs in zip(passes(fast, images, upstream), passes(own, images, upstream)):
         assert ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_a_hook_of_the_outputs_changes_the_gradients():
-    fast, _ = pair("several channels")
-    outputs = fast(paddle.ones([2, 6, 16, 14]))
-    outputs.register_hook(lambda gradient: gradient * 0)
-    outputs.sum().backward()
-    assert not any(parameter.grad.numpy().any() for parameter in fast.parameters())
-
-
-def test_without_gradients_nothing_else_is_compiled():
-    fast, _ = pair("several channels")
-    images = paddle.ones([2, 6, 16, 14])
-    images.stop_gradient = False
-    with paddle.no_grad():
-        assert not fast_net(list(fast.children()), images).input_gradient
-
-
-def test_wrong_sizes_are_reported_by_paddle():
-    fast, _ = pair("several channels")
-    with pytest.raises(ValueError):
-        fast(paddle.zeros([2, 5, 16, 14]))
-    with pytest.raises(ValueError):
-        fast(paddle.zeros([2, 6, 20, 14]))
-
-
 @pytest.mark.parametrize("value", ["on", -1, 1.5, None])
-def test_unknown_switches_are_refused(value):
-    with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
+def test_conv_blocks_unknown_switch_raises(value):
+    with pytest.raises(ConfigError, match="'auto', 'off'"):
         ConvBlocks(fast_conv=value)
-    with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
+    with pytest.raises(ConfigError, match="'auto', 'off'"):
         ConvBlocks().fast_conv = value
-
-
-def test_a_net_trains_as_in_paddles_layers():
-    """A few steps, to rounding."""
-    draw = np.random.default_rng(0)
-    images, labels = (
-        values(draw, (8, 5, 8, 8), False),
-        paddle.to_tensor(draw.integers(0, 16, (8, 1))),
-    )
-    losses = []
-    for model in pair("one block"):
-        net = nn.Sequential(model, nn.Linear(64, 16))
-        net[1].weight.set_value(np.linspace(-0.5, 0.5, 64 * 16, dtype="float32").reshape(64, 16))
-        optimizer = paddle.optimizer.Adam(0.01, parameters=net.parameters())
-        for _ in range(5):
-            loss = F.cross_entropy(net(paddle.to_tensor(images)), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.clear_grad()
-        losses.append(loss.item())
-    assert abs(losses[0] - losses[1]) < 1e-4 * losses[1]

@@ -39,7 +39,7 @@ class Fused(nn.Sequential):
 
 
 @pytest.mark.parametrize(("loss", "factor"), [(F.cross_entropy, 2), (nn.CrossEntropyLoss(), 1)])
-def test_a_net_may_compute_its_loss(loss, factor):
+def test_fused_loss_of_a_net_is_used_for_losses_it_knows(loss, factor):
     paddle.seed(0)
     net, images, labels = Fused(nn.Linear(8, 3)), paddle.rand([5, 8]), paddle.zeros([5, 1], "int64")
     metric = {"largest": lambda outputs, labels: outputs.max()}
@@ -61,11 +61,11 @@ def test_a_net_may_compute_its_loss(loss, factor):
         ([Scaled("Paddle"), ConvBlocks(fast_conv="off")], {"scaling": "Paddle"}),
     ],
 )
-def test_layers_name_what_computes_them(layers, expected):
+def test_implementations_names_what_computes_the_layers(layers, expected):
     assert implementations(nn.Sequential(*layers)) == {"convolution": "Paddle", **expected}
 
 
-def test_manifests_name_the_code_and_a_resume_with_other_code_says_so(tmp_path, lines):
+def test_resume_with_other_code_logs_both(tmp_path, lines):
     def train_with(version, epochs):
         model = functools.partial(Scaled, version)
         train("SGD with clipping", tmp_path, model=model, epochs=epochs, override=["epochs"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist.checkpoint.snapshot import Snapshot
-from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
+from paddle_mnist.nn.sparse_gradients import dense_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,
     layer_buffers,
@@ -65,7 +65,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_what_a_pass_may_change_is_found(name):
+def test_running_statistics_finds_what_a_pass_may_change(name):
     make, expected = LAYERS[name]
     model = make()
     names = {id(tensor): one for one, tensor in model.named_buffers()}
@@ -74,7 +74,7 @@ def test_what_a_pass_may_change_is_found(name):
     assert sorted(statistics) == expected.split()
 
 
-def test_replaced_buffers_are_put_back():
+def test_snapshot_puts_replaced_buffers_back():
     model = Counter()
     before, tensors = Snapshot({"model": model}), dict(model.named_buffers())
     model(paddle.ones([2, 3]))
@@ -87,7 +87,7 @@ def test_replaced_buffers_are_put_back():
     assert model.later is None
 
 
-def test_buffers_stay_in_place_with_their_new_values():
+def test_keep_buffers_in_place_keeps_their_new_values():
     model = Counter()
     places, tensors = layer_buffers(model), dict(model.named_buffers())
     outputs = model(paddle.ones([2, 3]))
@@ -110,33 +110,11 @@ def embedding_gradient(sparse, indices, weights):
 
 @settings(max_examples=30)
 @given(embedded, st.integers(0, 9))
-def test_sparse_gradients_in_full_are_those_of_a_dense_embedding(indices, seed):
+def test_dense_gradient_of_a_sparse_one_equals_that_of_a_dense_embedding(indices, seed):
     weights = np.random.RandomState(seed).randn(8, 3).astype("float32")
     sparse, dense = (embedding_gradient(kind, indices, weights) for kind in (True, False))
     assert sparse.grad.is_selected_rows() and not dense.grad.is_selected_rows()
     np.testing.assert_allclose(dense_gradient(sparse), dense.grad, rtol=1e-5)
     assert np.array_equal(dense_gradient(dense), dense.grad)
     assert list(dense_gradient(sparse).shape) == [8, 3]
-
-
-def test_parameter_without_a_gradient_has_none_in_full_either():
     assert dense_gradient(nn.Linear(2, 2).weight) is None
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("second", [True, False], ids=["sparse", "dense"])
-def test_after_a_gradient_is_removed_the_next_may_be_of_either_kind(first, second):
-    weight = paddle.create_parameter([8, 3], "float32")
-    indices = paddle.to_tensor([1, 5, 5])
-
-    def gradient(is_sparse):
-        nn.functional.embedding(indices, weight, sparse=is_sparse).sum().backward()
-        return dense_gradient(weight).numpy()
-
-    expected = gradient(first)
-    remove_gradient(weight)
-    assert weight.grad is None or not weight.grad.numpy().any()
-    assert np.array_equal(gradient(second), expected)  # not added to the first
-    remove_gradient(weight)
-    weight.grad = paddle.ones([8, 3])
-    assert weight.grad.sum().item() == 24

@@ -1,6 +1,7 @@
-"""Gradients are summed over the shards of a batch, and over processes, in their own precision."""
+"""Gradients are summed over the shards of a batch in their own precision.
 
-from pathlib import Path
+test_distributed.py checks the same over processes.
+"""
 
 import numpy as np
 import paddle
@@ -12,7 +13,7 @@ from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.parallel.gradients import GradientExchange
-from paddle_mnist.parallel.world import ALONE, join, spawn
+from paddle_mnist.parallel.world import ALONE
 
 SAMPLES, WIDTH = 12, 3
 BATCH = np.random.RandomState(1).standard_normal([SAMPLES, WIDTH])
@@ -98,27 +99,13 @@ def check(dtypes, is_used, shards, world=ALONE, ordered=True):
 @pytest.mark.parametrize("dtypes", TWO_BRANCHES)
 @pytest.mark.parametrize("is_used", [True, False, "in one shard"])
 @pytest.mark.parametrize("shards", [1, 3, 4])
-def test_shards_add_up_in_the_precision_of_each_parameter(dtypes, is_used, shards):
+def test_gradient_exchange_of_shards_sums_in_the_precision_of_each_parameter(
+    dtypes, is_used, shards
+):
     check(dtypes, is_used, shards)
 
 
-def exchange_in_processes(folder):
-    world = join()
-    for dtypes in TWO_BRANCHES:
-        for is_used in (True, False, "in one shard"):
-            check(dtypes, is_used, 2 * world.size, world)
-            check(dtypes, is_used, world.size, world, ordered=False)
-    Path(folder, f"{world.rank}").touch()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nprocs", [2, 3])
-def test_processes_exchange_them_in_the_same_precision(nprocs, tmp_path):
-    spawn(exchange_in_processes, (tmp_path,), nprocs=nprocs)
-    assert len(list(tmp_path.iterdir())) == nprocs
-
-
-def test_bits_of_float32_are_those_of_one_vector():
+def test_gradient_exchange_of_float32_adds_as_a_tree():
     """The additions, pairwise as a tree, are of each shard's weighted gradient, in float32."""
     batch = np.abs(BATCH)
     model, _ = exchanged("float32", batch, 4)
@@ -130,3 +117,40 @@ def test_bits_of_float32_are_those_of_one_vector():
     for number, gradient in enumerate(p.grad.numpy() for p in model.parameters()):
         one, two, three, four = (part[number] for part in parts)
         assert gradient.tobytes() == ((one + two) + (three + four)).tobytes()
+
+
+class Counts(nn.Layer):
+    """Counts its passes, and adds up the mean of its inputs, in each of the ways to do it."""
+
+    def __init__(self, is_replaced):
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.is_replaced = is_replaced
+        self.register_buffer("passes", paddle.zeros([1], "int64"))
+        self.register_buffer("total", paddle.zeros([2]))
+
+    def forward(self, inputs):
+        passes, total = self.passes + 1, self.total + inputs.mean(axis=0)
+        if self.is_replaced:
+            self.passes, self.total = passes, total
+        else:
+            self.passes.set_value(passes), self.total.set_value(total)
+        return self.linear(inputs)
+
+
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "in place"])
+@pytest.mark.parametrize(("samples", "shards"), [(7, 1), (7, 2), (7, 3), (8, 4), (3, 8)])
+def test_gradient_exchange_of_any_shards_changes_buffers_once_a_step(is_replaced, samples, shards):
+    batch = np.random.RandomState(samples).randn(samples, 2).astype("float32")
+    model = Counts(is_replaced)
+    exchange = GradientExchange(model, ALONE, ordered=True)
+    for _ in range(3):
+        for index, part, size in ShardSpec(shards).slices(slice(0, samples)):
+            exchange.before_pass()
+            loss = model(paddle.to_tensor(batch[part])).mean()
+            loss.backward()
+            shard = Shard(None, index, size, batch_size=samples)
+            exchange.add(shard, StepOutputs(loss, {}))
+        exchange.finish()
+    assert model.passes.item() == 3
+    np.testing.assert_allclose(model.total, 3 * batch.mean(axis=0), rtol=1e-5)
