@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.static import InputSpec
 
 from paddle_mnist import DigitPredictor, export_run, load_model, predict_run
-from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.predictor import Predictor
 
 POINTS = Points().points
