@@ -173,6 +173,18 @@ def linear():
     return nn.Linear(WIDTH, CLASSES)
 
 
+def base(**others):
+    """Return the arguments of `fit` of a small training, some of them by name."""
+    return {
+        "model": linear,
+        "optimizer": sgd,
+        "loss": F.cross_entropy,
+        "train": Points(SAMPLES),
+        "valid": Points(6),
+        **others,
+    }
+
+
 # ------------------------------------------------------------------ optimizer and schedule
 
 
@@ -313,14 +325,17 @@ def as_step(step):
     return {"step": step, "loss": None}
 
 
+def turned(kind, hidden, model):
+    """Turn state in a training step, but not in an evaluation."""
+    return kind.turn(hidden) if model.training else (hidden, 0.0)
+
+
 def in_step_closure(kind, influence):
     hidden = kind.make()
 
     def step(model, batch):
         nonlocal hidden
-        number = 0.0
-        if model.training:
-            hidden, number = kind.turn(hidden)
+        hidden, number = turned(kind, hidden, model)
         return computed(model, batch, number, influence)
 
     return as_step(step)
@@ -328,24 +343,19 @@ def in_step_closure(kind, influence):
 
 def in_step_default(kind, influence):
     def step(model, batch, hidden=[kind.make()]):  # noqa: B006, B008
-        number = 0.0
-        if model.training:
-            hidden[0], number = kind.turn(hidden[0])
+        hidden[0], number = turned(kind, hidden[0], model)
         return computed(model, batch, number, influence)
 
     return as_step(step)
 
 
-def in_step_self(kind, influence):
-    class Task:
-        def __init__(self):
-            self.hidden = kind.make()
+def in_step_attribute(kind, influence):
+    def step(model, batch):
+        step.hidden, number = turned(kind, step.hidden, model)
+        return computed(model, batch, number, influence)
 
-        def step(self, model, batch):
-            self.hidden, number = kind.turn(self.hidden)
-            return computed(model, batch, number, influence)
-
-    return as_step(Task().step)
+    step.hidden = kind.make()
+    return as_step(step)
 
 
 HIDDEN = None  # a global that a step names
@@ -357,9 +367,7 @@ def in_step_global(kind, influence):
 
     def step(model, batch):
         global HIDDEN
-        number = 0.0
-        if model.training:
-            HIDDEN, number = kind.turn(HIDDEN)
+        HIDDEN, number = turned(kind, HIDDEN, model)
         return computed(model, batch, number, influence)
 
     return as_step(step)
@@ -371,52 +379,36 @@ def in_step_helper(kind, influence):
     HIDDEN = kind.make()
 
     def step(model, batch):
-        number = turned_global(kind) if model.training else 0.0
-        return computed(model, batch, number, influence)
+        return computed(model, batch, turned_global(kind, model), influence)
 
     return as_step(step)
 
 
-def turned_global(kind):
+def turned_global(kind, model):
     global HIDDEN
-    HIDDEN, number = kind.turn(HIDDEN)
+    HIDDEN, number = turned(kind, HIDDEN, model)
     return number
-
-
-def in_step_attribute(kind, influence):
-    def step(model, batch):
-        number = 0.0
-        if model.training:
-            step.hidden, number = kind.turn(step.hidden)
-        return computed(model, batch, number, influence)
-
-    step.hidden = kind.make()
-    return as_step(step)
 
 
 def in_step_partial(kind, influence):
     """By position: the text can only say `args`."""
-    return as_step(functools.partial(stepping(kind, influence), [kind.make()]))
+
+    def step(hidden, model, batch):
+        hidden[0], number = turned(kind, hidden[0], model)
+        return computed(model, batch, number, influence)
+
+    return as_step(functools.partial(step, [kind.make()]))
 
 
 def in_step_keyword(kind, influence):
     def step(model, batch, hidden):
-        return stepping(kind, influence)(hidden, model, batch)
+        hidden[0], number = turned(kind, hidden[0], model)
+        return computed(model, batch, number, influence)
 
     return as_step(functools.partial(step, hidden=[kind.make()]))
 
 
-def stepping(kind, influence):
-    def step(hidden, model, batch):
-        number = 0.0
-        if model.training:
-            hidden[0], number = kind.turn(hidden[0])
-        return computed(model, batch, number, influence)
-
-    return step
-
-
-def in_step_object(kind, influence):
+def task_with(kind, influence):
     class Task:
         def __init__(self):
             self.hidden = kind.make()
@@ -425,7 +417,17 @@ def in_step_object(kind, influence):
             self.hidden, number = kind.turn(self.hidden)
             return computed(model, batch, number, influence)
 
-    return as_step(Task())
+        step = __call__
+
+    return Task()
+
+
+def in_step_self(kind, influence):
+    return as_step(task_with(kind, influence).step)
+
+
+def in_step_object(kind, influence):
+    return as_step(task_with(kind, influence))
 
 
 def in_step_class(kind, influence):
@@ -454,7 +456,7 @@ def in_collate(kind, influence):
     return {"collate_fn": collate}
 
 
-def in_dataset(kind, influence, argument="train"):
+def dataset_with(kind, influence):
     class Own(Points):
         def __init__(self):
             super().__init__(SAMPLES)
@@ -465,11 +467,15 @@ def in_dataset(kind, influence, argument="train"):
             self.hidden, number = kind.turn(self.hidden)
             return point * np.float32(1 + number) if influence else point, label
 
-    return {argument: Own()}
+    return Own()
+
+
+def in_dataset(kind, influence):
+    return {"train": dataset_with(kind, influence)}
 
 
 def in_valid(kind, influence):
-    return in_dataset(kind, influence, "valid")
+    return {"valid": dataset_with(kind, influence)}
 
 
 def in_dataset_by_callback(event):
@@ -576,11 +582,4 @@ PLACES = {
 
 def task(place, kind, influence):
     """Return the arguments of `fit` of a small training that hides state, built anew."""
-    return {
-        "model": linear,
-        "optimizer": sgd,
-        "loss": F.cross_entropy,
-        "train": Points(SAMPLES),
-        "valid": Points(6),
-        **PLACES[place].build(KINDS[kind], influence),
-    }
+    return base(**PLACES[place].build(KINDS[kind], influence))

@@ -19,6 +19,9 @@ from fit_rows import ROWS, UNDIVIDED, train
 
 from paddle_mnist.parallel.world import spawn
 
+# Not compared: these need options that the first version compared (119b6a3) does not have.
+YOUNGER = ("part of each epoch", "evaluation by steps", "endless batches")
+
 
 def train_as_first(program, folder, **options):
     """Train with the names that Paddle gives to parameters in a new process."""
@@ -43,7 +46,7 @@ def digests_of(run):
 
 
 def main(*names):
-    programs = names or [*ROWS]
+    programs = names or [row for row in ROWS if row not in YOUNGER]
     divided = [program for program in programs if program not in UNDIVIDED]
     with tempfile.TemporaryDirectory() as folder:
         one, two = Path(folder, "one"), Path(folder, "two")
