@@ -56,8 +56,8 @@ def unbroken(tmp_path_factory):
 
 @some(EXAMPLES, 34)
 def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, unbroken):
-    stop_example(example, tmp_path)
     with silent():
+        stop_example(example, tmp_path)
         result = call(example, tmp_path)
     assert result.stopped == "finished"
     assert computed(result) == unbroken(example.program, example.shards)

@@ -2,6 +2,7 @@
 
 Much of what they keep in Python is no state of the training: caches, statistics, open files, locks,
 times. Each program is a function that returns arguments of `fit`, and is run in an empty folder.
+With the programs of `fit_rows`, whose tests ask for the same silence, they are 78.
 """
 
 import csv
@@ -15,7 +16,6 @@ import sqlite3
 import threading
 import time
 import types
-import warnings
 import weakref
 import zipfile
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -34,14 +34,13 @@ from paddle.optimizer import lr
 from paddle.vision import transforms
 from paddle.vision.models.resnet import BasicBlock
 from PIL import Image
+from silence import silent
 from small_nets import (
     CLASSES,
     VOCABULARY,
     WIDTH,
     Points,
-    Recurrent,
     Texts,
-    TwoHeads,
     perceptron,
 )
 from tqdm import tqdm
@@ -50,8 +49,6 @@ from paddle_mnist import Callback, Gathered, Mean, ResumableBatchSampler, Sums, 
 
 LENGTH, SIDE = 5, 8  # of a text of `Texts`, and of an image of `Pictures`
 log = logging.getLogger("program")
-# What Paddle says of its own, whoever trains: of BatchNorm, and of DataParallel.
-PADDLE_SAYS = "we now always track global mean", "return to single-card operation"
 PROGRAMS = {}
 
 
@@ -83,6 +80,21 @@ def arguments():
     }
 
 
+class Reader(nn.Layer):
+    """Embeds words, and classifies what `read` makes of them."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.words, self.out = nn.Embedding(VOCABULARY, width), nn.Linear(width, CLASSES)
+
+    def forward(self, words):
+        return self.out(self.read(self.words(words)))
+
+
+def on_texts(model):
+    return {"model": model, "train": Texts(), "valid": Texts()}
+
+
 # Layers that derive their weights, and layers that keep something to look at or to be quicker.
 
 
@@ -103,54 +115,19 @@ def spectral_norm():
 
 
 @program
-def spectral_norm_as_a_layer():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.body, self.out = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
-            self.norm = nn.SpectralNorm(self.out.weight.shape, power_iters=2)
-
-        def forward(self, points):
-            weight = self.norm(self.out.weight)
-            return F.linear(F.relu(self.body(points)), weight, self.out.bias)
-
-    return {"model": Net}
-
-
-@program
-def attention_maps_kept_on_the_layer():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.score = nn.Embedding(VOCABULARY, 8), nn.Linear(8, 1)
-            self.out = nn.Linear(8, CLASSES)
-            self.attention = None
-
-        def forward(self, words):
-            hidden = self.words(words)
-            weights = F.softmax(self.score(hidden), axis=1)
-            self.attention = weights.detach()
-            return self.out((weights * hidden).sum(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
-
-
-@program
 def multi_head_attention_that_keeps_every_map():
-    class Net(nn.Layer):
+    class Net(Reader):
         def __init__(self):
             super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 8)
             self.attend = nn.MultiHeadAttention(8, 2, dropout=0.1, need_weights=True)
-            self.out = nn.Linear(8, CLASSES)
             self.maps = deque(maxlen=3)
 
-        def forward(self, words):
-            hidden, weights = self.attend(self.words(words))
+        def read(self, hidden):
+            hidden, weights = self.attend(hidden)
             self.maps.append(weights.detach().numpy())
-            return self.out(hidden.mean(axis=1))
+            return hidden.mean(axis=1)
 
-    return {"model": Net, "train": Texts(), "valid": Texts()}
+    return on_texts(Net)
 
 
 @program
@@ -178,22 +155,18 @@ def gradients_watched_by_a_hook():
 
 @program
 def positional_encoding_made_in_the_first_forward_pass():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.out = nn.Embedding(VOCABULARY, 8), nn.Linear(8, CLASSES)
-            self.positions = None
+    class Net(Reader):
+        positions = None
 
-        def forward(self, words):
-            hidden = self.words(words)
+        def read(self, hidden):
             length, width = hidden.shape[1:]
             if self.positions is None or self.positions.shape[0] < length:
                 angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
                 table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
                 self.positions = paddle.to_tensor(table, "float32")
-            return self.out((hidden + self.positions[:length]).mean(axis=1))
+            return (hidden + self.positions[:length]).mean(axis=1)
 
-    return {"model": Net, "train": Texts(), "valid": Texts()}
+    return on_texts(Net)
 
 
 @program
@@ -202,17 +175,12 @@ def masks_cached_by_length():
     def causal_mask(length):
         return paddle.triu(paddle.full([length, length], -1e9), diagonal=1)
 
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.out = nn.Embedding(VOCABULARY, 8), nn.Linear(8, CLASSES)
+    class Net(Reader):
+        def read(self, hidden):
+            scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(hidden.shape[1])
+            return (F.softmax(scores) @ hidden)[:, -1]
 
-        def forward(self, words):
-            hidden = self.words(words)
-            scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(words.shape[1])
-            return self.out((F.softmax(scores) @ hidden)[:, -1])
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
+    return on_texts(Net)
 
 
 @program
@@ -273,22 +241,20 @@ class Config:
 
 @program
 def config_object_and_logger_on_the_model():
-    class Net(nn.Layer):
+    class Net(Reader):
         def __init__(self, config):
-            super().__init__()
+            super().__init__(config.width)
             self.config, self.log = config, logging.getLogger("program.net")
             self.options = types.SimpleNamespace(verbose=True)
-            self.words = nn.Embedding(VOCABULARY, config.width)
             self.drop = nn.Dropout(config.dropout)
-            self.out = nn.Linear(config.width, len(config.names))
 
-        def forward(self, words):
-            hidden = self.drop(self.words(words))
+        def read(self, hidden):
+            hidden = self.drop(hidden)
             self.log.debug("hidden: %s", hidden.shape)
             is_mean = self.config.pooling is Pooling.MEAN
-            return self.out(hidden.mean(axis=1) if is_mean else hidden.max(axis=1))
+            return hidden.mean(axis=1) if is_mean else hidden.max(axis=1)
 
-    return {"model": lambda: Net(Config()), "train": Texts(), "valid": Texts()}
+    return on_texts(lambda: Net(Config()))
 
 
 @program
@@ -314,42 +280,6 @@ def layers_that_know_their_parent():
 
 
 # Nets.
-
-
-@program
-def lstm():
-    return {"model": Recurrent}
-
-
-@program
-def gru_in_two_directions():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 4)
-            self.gru = nn.GRU(4, 4, num_layers=2, direction="bidirect", dropout=0.1)
-            self.out = nn.Linear(8, CLASSES)
-
-        def forward(self, words):
-            return self.out(self.gru(self.words(words))[0].mean(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
-
-
-@program
-def transformer():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 8)
-            self.positions = self.create_parameter([LENGTH, 8])
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
-            self.out = nn.Linear(8, CLASSES)
-
-        def forward(self, words):
-            return self.out(self.encoder(self.words(words) + self.positions).mean(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
 
 
 class NextWords(Texts):
@@ -384,16 +314,6 @@ def data_parallel_in_one_process():
     return {"model": net, "optimizer": adam(net.parameters())}
 
 
-@program
-def batch_norm_with_momentum():
-    return {"model": lambda: perceptron(nn.BatchNorm1D(16, momentum=0.8))}
-
-
-@program
-def dropout():
-    return {"model": lambda: perceptron(nn.Dropout(0.3), nn.AlphaDropout(0.1))}
-
-
 class Pictures(paddle.io.Dataset):
     """Images with random crops and flips."""
 
@@ -421,22 +341,6 @@ def residual_net():
     down = nn.Sequential(nn.Conv2D(3, 8, 1, stride=2, bias_attr=False), norm(8))
     blocks = BasicBlock(3, 8, 2, down), BasicBlock(8, 8)
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2D(1), nn.Flatten(), nn.Linear(8, CLASSES))
-
-
-@program
-def residual_net_on_crops_and_flips():
-    return {"model": residual_net, "train": Pictures(), "valid": Pictures(8)}
-
-
-@program
-def crops_and_flips_in_workers():
-    return {
-        "model": residual_net,
-        "train": Pictures(),
-        "valid": None,
-        "num_workers": 2,
-        "epochs": 1,
-    }
 
 
 @program
@@ -577,12 +481,6 @@ class Mapped(paddle.io.Dataset):
 def lazily_opened_arrays():
     write_arrays()
     return {"train": Mapped(), "valid": Mapped()}
-
-
-@program
-def lazily_opened_arrays_in_workers():
-    write_arrays()
-    return {"train": Mapped(), "valid": None, "num_workers": 2, "epochs": 1}
 
 
 class Zipped(paddle.io.Dataset):
@@ -777,19 +675,7 @@ def curriculum_by_epochs():
     return {"train": Harder()}
 
 
-@program
-def noise_from_the_global_generators():
-    return {"train": Points(noise=0.1)}
-
-
 # Feeding.
-
-
-@program
-def tensor_dataset():
-    points = Points()
-    tensors = [paddle.to_tensor(points.points), paddle.to_tensor(points.classes)]
-    return {"train": paddle.io.TensorDataset(tensors)}
 
 
 @program
@@ -840,12 +726,6 @@ def data_loader():
         "train": paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, drop_last=True),
         "valid": paddle.io.DataLoader(Points(17), batch_size=8),
     }
-
-
-@program
-def data_loader_with_workers():
-    data = paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, num_workers=2)
-    return {"train": data, "epochs": 1}
 
 
 @program
@@ -953,62 +833,7 @@ def mixed_samples():
     return {"collate_fn": mix, "loss": functools.partial(F.cross_entropy, soft_label=True)}
 
 
-@program
-def several_inputs():
-    class Pairs(Points):
-        def __getitem__(self, index):
-            point, label = super().__getitem__(index)
-            return point[:4], point[4:], label
-
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right = nn.Linear(4, CLASSES), nn.Linear(WIDTH - 4, CLASSES)
-
-        def forward(self, left, right):
-            return self.left(left) + self.right(right)
-
-    return {"model": Net, "train": Pairs(), "valid": Pairs()}
-
-
 # Losses, metrics and steps.
-
-
-@program
-def multi_task_losses_of_dict_batches():
-    weights = {"class": 1.0, "total": 0.1}
-    newest = {}
-
-    def step(model, batch):
-        labels, total = batch["targets"]
-        logits, estimate = model(batch["point"])
-        losses = {"class": F.cross_entropy(logits, labels), "total": F.mse_loss(estimate, total)}
-        newest.update(losses)
-        loss = sum(weights[name] * value for name, value in losses.items())
-        return {"loss": loss, **{f"loss_{name}": value for name, value in losses.items()}}
-
-    data = Points(target="dict")
-    return {"model": TwoHeads, "train": data, "valid": data, "step": step}
-
-
-@program
-def step_that_prints_and_keeps_its_losses():
-    losses, last = [], {"time": time.time()}
-
-    def step(model, batch):
-        points, labels = batch
-        logits = model(points)
-        loss = F.cross_entropy(logits, labels)
-        losses.append(loss.item())
-        if len(losses) % 5 == 0:
-            print(f"{len(losses)}: {np.mean(losses[-5:]):.3f}, {time.time() - last['time']:.1f} s")
-            last["time"] = time.time()
-        return {
-            "loss": loss,
-            "acc": (logits.argmax(axis=1) == labels.flatten()).sum() / len(labels),
-        }
-
-    return {"step": step}
 
 
 seen_samples, seen_batches = 0, []
@@ -1080,18 +905,6 @@ def distilled_from_a_frozen_teacher():
 
 
 @program
-def focal_loss():
-    def focal(gamma):
-        def loss(outputs, labels):
-            log_p = F.log_softmax(outputs).take_along_axis(labels, axis=1)
-            return -((1 - log_p.exp()) ** gamma * log_p).mean()
-
-        return loss
-
-    return {"loss": focal(2.0)}
-
-
-@program
 def loss_without_parameters():
     class Smoothed(nn.Layer):
         def __init__(self, epsilon):
@@ -1105,12 +918,6 @@ def loss_without_parameters():
             return losses.mean()
 
     return {"loss": Smoothed(0.1)}
-
-
-@program
-def weighted_loss_that_ignores_a_label():
-    weight = paddle.to_tensor([1.0, 2.0, 0.5])
-    return {"loss": nn.CrossEntropyLoss(weight=weight, ignore_index=2)}
 
 
 @program
@@ -1174,46 +981,8 @@ def metrics_of_paddle():
 # Optimizers and options.
 
 
-@program
-def parameter_groups_and_clipping():
-    def optimizer(parameters):
-        decayed = [one for one in parameters if len(one.shape) > 1]
-        others = [one for one in parameters if len(one.shape) == 1]
-        groups = [
-            {"params": decayed, "weight_decay": 0.01},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        clip = nn.ClipGradByGlobalNorm(1.0)
-        return paddle.optimizer.AdamW(0.01, parameters=groups, grad_clip=clip)
-
-    return {"optimizer": optimizer}
-
-
-@program
-def clipping_of_values():
-    def optimizer(parameters):
-        clip, decay = nn.ClipGradByValue(0.1), paddle.regularizer.L1Decay(1e-4)
-        return paddle.optimizer.Momentum(
-            0.1, 0.9, parameters, use_nesterov=True, weight_decay=decay, grad_clip=clip
-        )
-
-    return {"optimizer": optimizer}
-
-
 def with_schedule(make):
     return lambda parameters: paddle.optimizer.Adam(make(), parameters=parameters)
-
-
-@program
-def rate_reduced_on_a_plateau():
-    schedule = functools.partial(lr.ReduceOnPlateau, 0.1, patience=0)
-    return {"optimizer": with_schedule(schedule)}
-
-
-@program
-def warmup_and_cosine():
-    cosine = functools.partial(lr.CosineAnnealingDecay, 0.1, T_max=8)
-    return {"optimizer": with_schedule(lambda: lr.LinearWarmup(cosine(), 3, 0.0, 0.1))}
 
 
 @program
@@ -1225,35 +994,6 @@ def schedule_by_a_closure():
         return rates[-1]
 
     return {"optimizer": with_schedule(lambda: lr.LambdaDecay(0.1, factor))}
-
-
-@program
-def schedule_by_epochs():
-    schedule = functools.partial(lr.MultiStepDecay, 0.1, milestones=[1])
-    return {"optimizer": with_schedule(schedule), "schedule_every": "epoch"}
-
-
-@program
-def moving_average_of_the_weights():
-    return {"ema": 0.9, "model": lambda: perceptron(nn.BatchNorm1D(16))}
-
-
-@program
-def accumulated_batches():
-    return {"accumulate": 2}
-
-
-@program
-def divided_batches():
-    return {"grad_shards": 2, "model": lambda: perceptron(nn.Dropout(0.1))}
-
-
-@program
-def early_stopping():
-    def still(parameters):
-        return paddle.optimizer.SGD(0.0, parameters)
-
-    return {"optimizer": still, "epochs": 9, "early_stop_patience": 1}
 
 
 # Callbacks.
@@ -1312,30 +1052,36 @@ def net_that_the_script_goes_on_using():
     return {"model": net, "optimizer": optimizer, "callbacks": [Predicts()]}
 
 
-@pytest.fixture
-def records(caplog):
-    """The records so far of every logger, of level WARNING and above."""
-    loggers = [logging.getLogger(name) for name in ("paddle_mnist", "paddle")]
-    for logger in loggers:  # which do not propagate
-        logger.addHandler(caplog.handler)
-    yield lambda: [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    for logger in loggers:
-        logger.removeHandler(caplog.handler)
+def some(names):
+    """Return the programs: in `make test` those named, all of them before a release."""
+    return [
+        name if name in names.split() else pytest.param(name, marks=pytest.mark.release)
+        for name in PROGRAMS
+    ]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_an_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch, records):
+@pytest.mark.parametrize(
+    "name",
+    some(
+        """
+        weight_norm activations_kept_by_a_forward_hook masks_cached_by_length
+        statistics_of_activations_and_times config_object_and_logger_on_the_model tied_weights
+        data_parallel_in_one_process image_cache recomputed_activations
+        lazily_opened_zip_file_in_workers data_base functions_that_remember
+        samples_prepared_by_threads iterable_dataset samplers_of_paddle mixed_samples
+        step_that_is_a_method metrics_with_running_statistics schedule_by_a_closure
+        callback_with_history_and_times net_that_the_script_goes_on_using
+        """
+    ),
+)
+def test_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gc.collect()  # else what an earlier program has left open is warned of here
     gc.freeze()  # what is left, all modules and tests, takes long to look through each time
     for seed in (random.seed, np.random.seed, paddle.seed):
         seed(0)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with silent():
         given = PROGRAMS[name]()
         without = {"loss": None} if "step" in given else {}
         result = fit(**grouped(**{**arguments(), **without, **given}))
-    assert result.stopped == ("early" if "early_stop_patience" in given else "finished")
-    texts = [str(one.message) for one in warned]
-    assert [text for text in texts if not any(words in text for words in PADDLE_SAYS)] == []
-    assert records() == []
+    assert result.stopped == "finished"
