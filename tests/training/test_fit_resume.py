@@ -5,11 +5,14 @@ name says all that it is: `-k "dropout-SIGKILL-step3"` repeats one that fails.
 """
 
 import functools
+import itertools
 
 import numpy as np
 import paddle
 import pytest
-from fit_rows import REFUSED_DIVIDED, SAMPLES, ProgramError, StopsAt, bits, stop, train
+from fit_rows import REFUSED_DIVIDED, SAMPLES, WIDTH, ProgramError, StopsAt, bits, stop, train
+from paddle import nn
+from paddle.nn import functional as F
 from paddle.optimizer import lr
 from silence import silent
 from small_nets import ManyPoints, Points, SeededPoints, with_dropout
@@ -116,6 +119,29 @@ def test_another_seed_draws_other_dropout(tmp_path):
     options = {"model": lambda: seeded(with_dropout), "shuffle": False}
     first, second = (train("dropout", tmp_path / str(n), seed=n, **options) for n in (5, 6))
     assert bits(first)["weights"] != bits(second)["weights"]
+
+
+class InTurn(nn.Layer):
+    """Makes its layers in another order each time, with the same weights."""
+
+    number = itertools.count()
+
+    def __init__(self):
+        super().__init__()
+        names = ["first", "second"]
+        for name in names if next(self.number) % 2 else reversed(names):
+            setattr(self, name, seeded(lambda: nn.Linear(WIDTH, WIDTH)))
+
+    def forward(self, points):
+        return self.second(F.relu(self.first(points)))
+
+
+def test_layers_made_in_another_order_resume_to_the_same_bits(tmp_path):
+    options = {"model": InTurn}
+    unbroken = train("dropout", tmp_path / "unbroken", **options)
+    with pytest.raises(ProgramError):
+        train("dropout", tmp_path / "run", callbacks=[StopsAt(3, stop)], **options)
+    assert bits(train("dropout", tmp_path / "run", **options)) == bits(unbroken)
 
 
 @pytest.mark.parametrize("data", [ManyPoints(noise=0.3), SeededPoints()])

@@ -12,6 +12,7 @@ import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop
 from flat_options import grouped
 from hiding_places import DRAWN, KINDS, PLACES, UNSAVABLE, task
+from silence import silent
 from usual_programs import REFUSED, SAVED
 
 from paddle_mnist import Callback, fit, is_rehearsal
@@ -133,7 +134,8 @@ def test_samples_that_differ_when_read_again_raise(place, tmp_path):
 )
 @pytest.mark.parametrize("program", SAVED)
 def test_usual_program_resumes_to_the_same_bits(program, step, killed, tmp_path):
-    check_resumes(tmp_path, SAVED[program], step, killed)
+    with silent():
+        check_resumes(tmp_path, SAVED[program], step, killed)
 
 
 @pytest.mark.parametrize("program", REFUSED)

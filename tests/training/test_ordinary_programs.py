@@ -2,7 +2,7 @@
 
 Much of what they keep in Python is no state of the training: caches, statistics, open files, locks,
 times. Each program is a function that returns arguments of `fit`, and is run in an empty folder.
-With the programs of `fit_rows`, whose tests ask for the same silence, they are 78.
+With those of `fit_rows` and `usual_programs`, whose tests ask for the same silence, they are 89.
 """
 
 import csv
@@ -45,7 +45,7 @@ from small_nets import (
 )
 from tqdm import tqdm
 
-from paddle_mnist import Callback, Gathered, Mean, ResumableBatchSampler, Sums, fit
+from paddle_mnist import Callback, Mean, ResumableBatchSampler, Sums, fit
 
 LENGTH, SIDE = 5, 8  # of a text of `Texts`, and of an image of `Pictures`
 log = logging.getLogger("program")
@@ -107,27 +107,6 @@ def weight_norm():
         return net
 
     return {"model": build}
-
-
-@program
-def spectral_norm():
-    return {"model": lambda: perceptron(nn.utils.spectral_norm(nn.Linear(16, 16)))}
-
-
-@program
-def multi_head_attention_that_keeps_every_map():
-    class Net(Reader):
-        def __init__(self):
-            super().__init__()
-            self.attend = nn.MultiHeadAttention(8, 2, dropout=0.1, need_weights=True)
-            self.maps = deque(maxlen=3)
-
-        def read(self, hidden):
-            hidden, weights = self.attend(hidden)
-            self.maps.append(weights.detach().numpy())
-            return hidden.mean(axis=1)
-
-    return on_texts(Net)
 
 
 @program
@@ -282,27 +261,6 @@ def layers_that_know_their_parent():
 # Nets.
 
 
-class NextWords(Texts):
-    def __getitem__(self, index):
-        words, _ = super().__getitem__(index)
-        return words[:-1], words[1:]
-
-
-@program
-def tied_weights():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.body = nn.Embedding(VOCABULARY, 8), nn.LSTM(8, 8)
-            self.table = self.words.weight  # the same parameter under a second name
-
-        def forward(self, words):
-            hidden, _ = self.body(self.words(words))
-            return paddle.matmul(hidden, self.table, transpose_y=True)
-
-    return {"model": Net, "train": NextWords(), "valid": NextWords()}
-
-
 @program
 def to_static():
     return {"model": lambda: paddle.jit.to_static(perceptron())}
@@ -341,23 +299,6 @@ def residual_net():
     down = nn.Sequential(nn.Conv2D(3, 8, 1, stride=2, bias_attr=False), norm(8))
     blocks = BasicBlock(3, 8, 2, down), BasicBlock(8, 8)
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2D(1), nn.Flatten(), nn.Linear(8, CLASSES))
-
-
-@program
-def lists_and_dicts_of_layers():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.LayerList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
-            self.heads = nn.LayerDict({"class": nn.Linear(WIDTH, CLASSES)})
-            self.scales = nn.ParameterList([self.create_parameter([1]) for _ in self.blocks])
-
-        def forward(self, points):
-            for block, scale in zip(self.blocks, self.scales):
-                points = points + scale * F.relu(block(points))
-            return self.heads["class"](points)
-
-    return {"model": Net}
 
 
 @program
@@ -436,19 +377,6 @@ def function_with_a_gradient_of_its_own():
             return Sign.apply(hidden)
 
     return {"model": lambda: perceptron(Binary())}
-
-
-@program
-def own_initializers_and_rates_of_parameters():
-    def build():
-        attribute = paddle.ParamAttr(
-            initializer=nn.initializer.KaimingNormal(),
-            learning_rate=0.5,
-            regularizer=paddle.regularizer.L2Decay(1e-3),
-        )
-        return nn.Sequential(nn.Linear(WIDTH, CLASSES, weight_attr=attribute))
-
-    return {"model": build}
 
 
 # Datasets with files, caches, locks and counters.
@@ -658,23 +586,6 @@ def samples_prepared_by_threads():
     return {"train": Prepared(), "valid": Prepared()}
 
 
-@program
-def curriculum_by_epochs():
-    class Harder(Points):
-        def __init__(self):
-            super().__init__()
-            self.epoch = 0
-
-        def set_epoch(self, epoch):
-            self.epoch = epoch
-
-        def __getitem__(self, index):
-            point, label = super().__getitem__(index)
-            return point + 0.1 * self.epoch * np.random.randn(WIDTH).astype("float32"), label
-
-    return {"train": Harder()}
-
-
 # Feeding.
 
 
@@ -721,14 +632,6 @@ def iterable_dataset():
 
 
 @program
-def data_loader():
-    return {
-        "train": paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, drop_last=True),
-        "valid": paddle.io.DataLoader(Points(17), batch_size=8),
-    }
-
-
-@program
 def data_loader_whose_workers_persist():
     options = {"num_workers": 2, "persistent_workers": True}
     data = paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, **options)
@@ -747,75 +650,11 @@ def samplers_of_paddle():
     }
 
 
-class Buckets(paddle.io.BatchSampler):
-    """Batches of samples of the same class, in random order."""
-
-    def __init__(self, classes, batch_size):
-        super().__init__(dataset=range(len(classes)), batch_size=batch_size)
-        self.buckets = [np.flatnonzero(classes == kind) for kind in range(CLASSES)]
-        self.size = batch_size
-
-    def __iter__(self):
-        parts = [np.array_split(one, -(-len(one) // self.size)) for one in self.buckets]
-        batches = [part.tolist() for bucket in parts for part in bucket]
-        np.random.shuffle(batches)
-        return iter(batches)
-
-    def __len__(self):
-        return sum(-(-len(one) // self.size) for one in self.buckets)
-
-
-@program
-def batch_sampler_of_its_own():
-    data = Points()
-    return {"train": paddle.io.DataLoader(data, batch_sampler=Buckets(data.classes, 6))}
-
-
 @program
 def data_loader_that_resumes():
     data = Points()
     sampler = ResumableBatchSampler(data, batch_size=8, seed=1)
     return {"train": paddle.io.DataLoader(data, batch_sampler=sampler)}
-
-
-@program
-def generator_function_of_batches():
-    data = Points()
-
-    def batches():
-        order = np.random.permutation(len(data))
-        for start in range(0, len(order), 8):
-            part = order[start : start + 8]
-            yield paddle.to_tensor(data.points[part]), paddle.to_tensor(data.classes[part])
-
-    return {"train": batches, "valid": batches}
-
-
-@program
-def padding_collate_function():
-    class Sentences(Texts):
-        def __getitem__(self, index):
-            words, label = super().__getitem__(index)
-            return words[: 1 + index % LENGTH], label
-
-    longest = Counter()
-
-    def pad(samples):
-        length = max(len(words) for words, _ in samples)
-        longest[length] += 1
-        rows = [np.pad(words, (0, length - len(words))) for words, _ in samples]
-        return np.stack(rows), np.stack([label for _, label in samples])
-
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 4, padding_idx=0)
-            self.out = nn.Linear(4, CLASSES)
-
-        def forward(self, words):
-            return self.out(self.words(words).sum(axis=1))
-
-    return {"model": Net, "train": Sentences(), "valid": Sentences(), "collate_fn": pad}
 
 
 @program
@@ -921,25 +760,6 @@ def loss_without_parameters():
 
 
 @program
-def regression_with_a_scaler():
-    data = Points()
-    targets = data.points.sum(axis=1, keepdims=True)
-    scaler = types.SimpleNamespace(mean=targets.mean(), std=targets.std())
-    samples = [(p, (t - scaler.mean) / scaler.std) for p, t in zip(data.points, targets)]
-
-    def error(outputs, labels):
-        return ((outputs - labels) * float(scaler.std)).abs().mean()
-
-    return {
-        "model": lambda: nn.Linear(WIDTH, 1),
-        "train": samples,
-        "valid": samples,
-        "loss": nn.SmoothL1Loss(),
-        "metrics": {"error": error},
-    }
-
-
-@program
 def metrics_with_running_statistics():
     class Confusion:
         """Counts for itself, too, to be drawn afterwards."""
@@ -962,20 +782,6 @@ def metrics_with_running_statistics():
         return Sums(paddle.stack([hits.sum(), is_first.sum()]), lambda v: v[0] / max(v[1], 1))
 
     return {"metrics": {"acc": Confusion(), "recall": recall}}
-
-
-@program
-def metrics_of_paddle():
-    def macro(outputs, labels):
-        hits = outputs.argmax(axis=1) == labels.flatten()
-        return np.mean([hits[labels.flatten() == one].mean() for one in np.unique(labels)])
-
-    accuracy = paddle.metric.Accuracy(topk=(1, 2))
-    return {
-        "metrics": {"acc": accuracy, "macro": Gathered(macro)},
-        "monitor": "valid/macro",
-        "mode": "max",
-    }
 
 
 # Optimizers and options.
@@ -1065,7 +871,7 @@ def some(names):
     some(
         """
         weight_norm activations_kept_by_a_forward_hook masks_cached_by_length
-        statistics_of_activations_and_times config_object_and_logger_on_the_model tied_weights
+        statistics_of_activations_and_times config_object_and_logger_on_the_model
         data_parallel_in_one_process image_cache recomputed_activations
         lazily_opened_zip_file_in_workers data_base functions_that_remember
         samples_prepared_by_threads iterable_dataset samplers_of_paddle mixed_samples
