@@ -93,15 +93,6 @@ def numbers():
         yield part(number)
 
 
-def changed_text(value):
-    value += "+"
-    return value, part(len(value))
-
-
-def count_in_dict(value):
-    value["count"] += 1
-
-
 def count_inside(value):
     value["net"]["sums"] += np.arange(2)
     value["calls"][-1] += 1
@@ -115,7 +106,7 @@ KINDS = {
     "int": Kind(lambda: 0, counted(lambda value: value + 1)),
     "bool": Kind(lambda: False, counted(lambda value: not value)),
     "float": Kind(lambda: 0.5, counted(lambda value: 0.9 * value + 0.3)),
-    "str": Kind(lambda: "", changed_text),
+    "str": Kind(lambda: "", lambda value: (value + "+", part(len(value)))),
     "NumPy scalar": Kind(lambda: np.float32(1), counted(lambda value: value * np.float32(1.3))),
     "array": Kind(lambda: np.zeros([]), counted(lambda value: np.asarray(value + 1))),
     "array, in place": Kind(lambda: np.zeros(2), changed(add_in_place, np.sum)),
@@ -126,7 +117,10 @@ KINDS = {
     "Generator": Kind(lambda: np.random.default_rng(3), drawn(lambda value: value.random())),
     "RandomState": Kind(lambda: np.random.RandomState(3), drawn(lambda value: value.rand())),
     "Random": Kind(lambda: random.Random(3), drawn(lambda value: value.random())),
-    "dict": Kind(lambda: {"count": 0}, changed(count_in_dict, lambda value: value["count"])),
+    "dict": Kind(
+        lambda: {"count": 0},
+        changed(lambda value: value.update(count=value["count"] + 1), lambda value: value["count"]),
+    ),
     "dict that grows": Kind(
         dict, changed(lambda value: value.update({f"n{len(value)}": 1.0}), len)
     ),
@@ -273,8 +267,7 @@ def in_loss_closure(kind, influence):
     def loss(outputs, labels):
         nonlocal hidden
         hidden, number = kind.turn(hidden)
-        value = F.cross_entropy(outputs, labels)
-        return value * (1 + number) if influence else value
+        return F.cross_entropy(outputs, labels) * (1 + number if influence else 1)
 
     return {"loss": loss}
 
@@ -287,8 +280,7 @@ def in_loss_layer(kind, influence):
 
         def forward(self, outputs, labels):
             self.hidden, number = kind.turn(self.hidden)
-            value = F.cross_entropy(outputs, labels)
-            return value * (1 + number) if influence else value
+            return F.cross_entropy(outputs, labels) * (1 + number if influence else 1)
 
     return {"loss": Own()}
 

@@ -128,11 +128,32 @@ def test_samples_that_differ_when_read_again_raise(place, tmp_path):
     assert "hidden" in refusal_of(tmp_path, functools.partial(task, place, "int", "inputs"))
 
 
-# Inside the second epoch in `make test`; before a release, inside the third, too, and killed.
-@pytest.mark.parametrize(
-    ("step", "killed"), [(6, False), pytest.param(9, True, marks=pytest.mark.release)]
+# In `make test` inside the second epoch; before a release all programs, also killed in the third.
+OF_ITS_OWN_KIND = (
+    "a net frozen between its steps",
+    "optimizer named before its discriminator",
+    "parameters outside the model",
+    "a parameter by itself",
+    "teacher made before the training",
+    "rate set by a callback",
+    "dropout changed by a callback",
+    "layers frozen by a callback",
+    "patience that begins anew",
+    "state that an epoch's end resets",
+    "array in two places",
+    "objects without influence",
+    "memory of named tuples",
+    "optimizer by the id of parameters",
 )
-@pytest.mark.parametrize("program", SAVED)
+
+
+@pytest.mark.parametrize(
+    ("program", "step", "killed"),
+    [
+        *((program, 6, False) for program in OF_ITS_OWN_KIND),
+        *(pytest.param(program, 9, True, marks=pytest.mark.release) for program in SAVED),
+    ],
+)
 def test_usual_program_resumes_to_the_same_bits(program, step, killed, tmp_path):
     with silent():
         check_resumes(tmp_path, SAVED[program], step, killed)

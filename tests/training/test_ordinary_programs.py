@@ -47,7 +47,7 @@ from tqdm import tqdm
 
 from paddle_mnist import Callback, Mean, ResumableBatchSampler, Sums, fit
 
-LENGTH, SIDE = 5, 8  # of a text of `Texts`, and of an image of `Pictures`
+SIDE = 8  # of an image of `Pictures`
 log = logging.getLogger("program")
 PROGRAMS = {}
 
