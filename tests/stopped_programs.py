@@ -39,10 +39,11 @@ class Example(NamedTuple):
 
 def draw_examples(rounds=8):
     """Return random examples: all programs in each round, every time stopped in another way."""
-    draw, examples = random.Random(56), {}
+    draw, programs, examples = random.Random(56), [*ROWS], {}
     for number in range(rounds):
-        for at, program in enumerate(draw.sample([*ROWS], len(ROWS))):
-            how, step = STOPS[(number + at) % len(STOPS)], draw.randint(1, 8)
+        for program in draw.sample(programs, len(programs)):
+            how = STOPS[(number + programs.index(program)) % len(STOPS)]
+            step = draw.randint(1, 8)
             workers = draw.choice([0, 0, 0, 2])
             shards = None if program == "endless batches" else draw.choice([None, 2])
             example = Example(program, how, step, workers, shards)
