@@ -37,7 +37,7 @@ class Example(NamedTuple):
         return "-".join([self.program, self.stop, *parts])
 
 
-def draw_examples(rounds=8):
+def draw_examples(rounds=6):
     """Return random examples: all programs in each round, every time stopped in another way."""
     draw, programs, examples = random.Random(56), [*ROWS], {}
     for number in range(rounds):
