@@ -112,7 +112,8 @@ KINDS = {
     "array, in place": Kind(lambda: np.zeros(2), changed(add_in_place, np.sum)),
     "tensor": Kind(lambda: paddle.zeros([]), counted(lambda value: value + 1)),
     "tensor, in place": Kind(
-        lambda: paddle.zeros([1]), changed(lambda value: value.set_value(value + 1), float)
+        lambda: paddle.zeros([1]),
+        changed(lambda value: value.set_value(value + 1), lambda value: value.item()),
     ),
     "Generator": Kind(lambda: np.random.default_rng(3), drawn(lambda value: value.random())),
     "RandomState": Kind(lambda: np.random.RandomState(3), drawn(lambda value: value.rand())),

@@ -59,7 +59,8 @@ def unbroken(tmp_path_factory):
 
 @some(EXAMPLES, 34)
 def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, unbroken):
-    with silent():
+    allowed = ["the result may depend on the number of shards"] if example.shards else []
+    with silent(*allowed):
         stop_example(example, tmp_path)
         result = call(example, tmp_path)
     assert result.stopped == "finished"

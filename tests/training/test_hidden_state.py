@@ -116,7 +116,8 @@ def check_resumes(folder, build, step, killed):
 def test_hidden_state_resumes_to_the_same_bits_or_raises_by_name(example, tmp_path):
     build = functools.partial(task, example.place, example.kind, example.influence)
     try:
-        check_resumes(tmp_path, build, example.step, example.killed)
+        with silent():
+            check_resumes(tmp_path, build, example.step, example.killed)
     except ConfigError:
         assert not example.is_saved, "refused, though it can be saved or has no influence"
         text = refusal_of(tmp_path / "refused", build).lower()

@@ -2,7 +2,7 @@
 
 Much of what they keep in Python is no state of the training: caches, statistics, open files, locks,
 times. Each program is a function that returns arguments of `fit`, and is run in an empty folder.
-With those of `fit_rows` and `usual_programs`, whose tests ask for the same silence, they are 89.
+With those of `fit_rows` and `usual_programs`, whose tests ask for the same silence, they are 86.
 """
 
 import csv
@@ -18,7 +18,7 @@ import time
 import types
 import weakref
 import zipfile
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +45,7 @@ from small_nets import (
 )
 from tqdm import tqdm
 
-from paddle_mnist import Callback, Mean, ResumableBatchSampler, Sums, fit
+from paddle_mnist import Callback, ResumableBatchSampler, fit
 
 SIDE = 8  # of an image of `Pictures`
 log = logging.getLogger("program")
@@ -121,14 +121,6 @@ def activations_kept_by_a_forward_hook():
 
     for name, layer in net.named_sublayers():
         layer.register_forward_post_hook(keep(name))
-    return {"model": net, "optimizer": adam(net.parameters())}
-
-
-@program
-def gradients_watched_by_a_hook():
-    net, norms = perceptron(), defaultdict(list)
-    for name, parameter in net.named_parameters():
-        parameter.register_hook(lambda grad, name=name: norms[name].append(grad.norm().item()))
     return {"model": net, "optimizer": adam(net.parameters())}
 
 
@@ -675,23 +667,6 @@ def mixed_samples():
 # Losses, metrics and steps.
 
 
-seen_samples, seen_batches = 0, []
-
-
-@program
-def counters_in_globals_for_logging():
-    def step(model, batch):
-        global seen_samples
-        points, labels = batch
-        seen_samples += len(labels)
-        seen_batches.append(time.time())
-        if len(seen_batches) % 4 == 0:
-            log.info("%d samples", seen_samples)
-        return {"loss": F.cross_entropy(model(points), labels)}
-
-    return {"step": step}
-
-
 @program
 def step_that_is_a_method():
     class Task:
@@ -757,31 +732,6 @@ def loss_without_parameters():
             return losses.mean()
 
     return {"loss": Smoothed(0.1)}
-
-
-@program
-def metrics_with_running_statistics():
-    class Confusion:
-        """Counts for itself, too, to be drawn afterwards."""
-
-        def __init__(self):
-            self.matrix, self.batches, self.average = np.zeros([CLASSES, CLASSES]), 0, None
-
-        def __call__(self, outputs, labels):
-            guesses, truth = outputs.argmax(axis=1).numpy(), labels.numpy().flatten()
-            np.add.at(self.matrix, (truth, guesses), 1)
-            self.batches += 1
-            accuracy = (guesses == truth).mean()
-            last = accuracy if self.average is None else self.average
-            self.average = 0.9 * last + 0.1 * accuracy
-            return Mean((guesses == truth).sum(), len(truth))
-
-    def recall(outputs, labels):
-        is_first = labels.flatten() == 0
-        hits = paddle.logical_and(outputs.argmax(axis=1) == 0, is_first)
-        return Sums(paddle.stack([hits.sum(), is_first.sum()]), lambda v: v[0] / max(v[1], 1))
-
-    return {"metrics": {"acc": Confusion(), "recall": recall}}
 
 
 # Optimizers and options.
@@ -858,27 +808,19 @@ def net_that_the_script_goes_on_using():
     return {"model": net, "optimizer": optimizer, "callbacks": [Predicts()]}
 
 
-def some(names):
-    """Return the programs: in `make test` those named, all of them before a release."""
-    return [
-        name if name in names.split() else pytest.param(name, marks=pytest.mark.release)
-        for name in PROGRAMS
-    ]
+IN_MAKE_TEST = """
+    weight_norm activations_kept_by_a_forward_hook masks_cached_by_length
+    statistics_of_activations_and_times config_object_and_logger_on_the_model
+    data_parallel_in_one_process image_cache recomputed_activations data_base
+    lazily_opened_zip_file_in_workers functions_that_remember samples_prepared_by_threads
+    iterable_dataset samplers_of_paddle mixed_samples step_that_is_a_method schedule_by_a_closure
+    callback_with_history_and_times net_that_the_script_goes_on_using
+""".split()
+OTHERS = [name for name in PROGRAMS if name not in IN_MAKE_TEST]
 
 
 @pytest.mark.parametrize(
-    "name",
-    some(
-        """
-        weight_norm activations_kept_by_a_forward_hook masks_cached_by_length
-        statistics_of_activations_and_times config_object_and_logger_on_the_model
-        data_parallel_in_one_process image_cache recomputed_activations
-        lazily_opened_zip_file_in_workers data_base functions_that_remember
-        samples_prepared_by_threads iterable_dataset samplers_of_paddle mixed_samples
-        step_that_is_a_method metrics_with_running_statistics schedule_by_a_closure
-        callback_with_history_and_times net_that_the_script_goes_on_using
-        """
-    ),
+    "name", [*IN_MAKE_TEST, *(pytest.param(name, marks=pytest.mark.release) for name in OTHERS)]
 )
 def test_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
