@@ -34,7 +34,7 @@ EXAMPLES, OF_TWO = draw_examples(), draw_for_two_processes()
 
 
 def some(examples, count):
-    """Return the parameters of a test: so many in `make test`, all of them before a release."""
+    """Return the parameters of a test: so many each time, all of them before a release."""
     others = [pytest.param(one, marks=pytest.mark.release) for one in examples[count:]]
     return pytest.mark.parametrize("example", [*examples[:count], *others], ids=str)
 
@@ -57,7 +57,7 @@ def unbroken(tmp_path_factory):
     return train_once
 
 
-@some(EXAMPLES, 34)
+@some(EXAMPLES, 40)
 def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, unbroken):
     allowed = ["the result may depend on the number of shards"] if example.shards else []
     with silent(*allowed):
@@ -72,31 +72,33 @@ def two_processes(tmp_path_factory):
     """The folder where two processes have stopped and resumed some examples, and refused others."""
 
     @functools.cache
-    def start(is_fast):
+    def start(is_release):
         folder = tmp_path_factory.mktemp("processes")
-        examples = OF_TWO[:6] if is_fast else OF_TWO[6:]
-        refused = REFUSED_DIVIDED if is_fast else ()
+        examples = OF_TWO[8:] if is_release else OF_TWO[:8]
+        refused = () if is_release else REFUSED_DIVIDED
         spawn(in_two_processes, (str(folder), examples, refused), 2, device="cpu")
         return folder
 
     return start
 
 
-@some(OF_TWO, 6)
+@pytest.mark.slow
+@some(OF_TWO, 8)
 def test_program_stopped_in_two_processes_resumes_to_the_bits_of_one(
     example, two_processes, unbroken
 ):
-    folder = two_processes(example in OF_TWO[:6]) / str(example)
+    folder = two_processes(example not in OF_TWO[:8]) / str(example)
     result = call(example, folder)
     assert result.stopped == "already finished"
     assert computed(result) == unbroken(example.program, example.shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", REFUSED_DIVIDED)
 def test_program_that_cannot_be_divided_raises_the_same_error_in_two_processes(
     program, two_processes
 ):
-    folder = two_processes(True)
+    folder = two_processes(False)
     first, second = ((folder / f"{program} {rank}.txt").read_text() for rank in (0, 1))
     assert first == second and "process" in first
     assert not list((folder / program).rglob("*.pdparams"))
