@@ -127,7 +127,9 @@ def activations_kept_by_a_forward_hook():
 @program
 def positional_encoding_made_in_the_first_forward_pass():
     class Net(Reader):
-        positions = None
+        def __init__(self):
+            super().__init__()
+            self.positions = None
 
         def read(self, hidden):
             length, width = hidden.shape[1:]
