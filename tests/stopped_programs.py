@@ -44,7 +44,7 @@ def draw_examples(rounds=6):
         for program in draw.sample(programs, len(programs)):
             how = STOPS[(number + programs.index(program)) % len(STOPS)]
             step = draw.randint(1, 8)
-            workers = 2 if draw.random() < 0.1 else 0
+            workers = 2 if draw.random() < 0.05 else 0
             shards = None if program == "endless batches" else draw.choice([None, 2])
             example = Example(program, how, step, workers, shards)
             examples[str(example)] = example
