@@ -1,9 +1,10 @@
-"""Small trainings of every kind that `fit` must resume to the same bits."""
+"""The table of programs that `fit` must resume to the same bits, however they are stopped.
 
-import functools
+`test_fit_resume` stops them, `program_bits.py` prints their digests, and other tests train them.
+"""
+
 import hashlib
 import itertools
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -16,7 +17,6 @@ from small_nets import (
     SAMPLES,
     WIDTH,
     Branches,
-    ManyPoints,
     Points,
     Recurrent,
     SeededPoints,
@@ -24,20 +24,14 @@ from small_nets import (
     Texts,
     TwoHeads,
     perceptron,
-    tensors_of,
     with_batch_norm,
     with_dropout,
-    with_frozen_layer,
 )
-from stateful_rows import REFUSED_DIVIDED, STATEFUL, UNDIVIDED
+from stateful_rows import STATEFUL
 
 from paddle_mnist import Callback, Mean, fit, is_rehearsal
-from paddle_mnist.checkpoint.contents import optimizer_state
-from paddle_mnist.checkpoint.manifest import read_manifest
-from paddle_mnist.checkpoint.weights import load
-from paddle_mnist.errors import PaddleMnistError
 
-__all__ = ["CLASSES", "SAMPLES", "WIDTH"]  # of `small_nets`, for the tests that import them here
+__all__ = ["CLASSES", "WIDTH"]  # of `small_nets`, for the tests that import them here
 EPOCHS, STOP_AT = 2, 7  # of 10 steps: inside the second epoch
 
 
@@ -71,10 +65,6 @@ def on_plateau(parameters):
     return paddle.optimizer.Momentum(schedule, parameters=parameters)
 
 
-def trainable(parameters):
-    return momentum([parameter for parameter in parameters if not parameter.stop_gradient])
-
-
 def two_losses(model, batch):
     labels, total = batch["targets"]
     logits, estimate = model(batch["point"])
@@ -84,13 +74,6 @@ def two_losses(model, batch):
         "acc": Mean(hits, len(labels)),
         "mse": F.mse_loss(estimate, total),
     }
-
-
-def counted_loss(outputs, labels):
-    """The mean over weights of the classes."""
-    weights = paddle.to_tensor([0.1, 1.0, 10.0])[labels.flatten()]
-    losses = F.cross_entropy(outputs, labels, reduction="none").flatten()
-    return Mean((losses * weights).sum(), weights.sum())
 
 
 def endless():
@@ -114,17 +97,14 @@ ROWS = {
     "Adam": {"optimizer": adam},
     "AdamW with groups": {"optimizer": adamw},
     "Lamb, schedule by epochs": {"optimizer": lamb, "schedule_every": "epoch"},
+    "ReduceOnPlateau": {"optimizer": on_plateau},
     "accumulation": {"accumulate": 2, "batch_size": 4},
-    "frozen layers": {"model": with_frozen_layer, "optimizer": trainable},
+    "EMA": {"ema": 0.9},
     "BatchNorm": {"model": with_batch_norm, "batch_size": 7},
     "dropout": {"model": with_dropout},
     "LSTM": {"model": Recurrent},
     "sparse embedding": {"model": TextNet, "train": Texts(), "optimizer": adam},
-    "ReduceOnPlateau": {"optimizer": on_plateau},
     "float64": {"model": Branches, "optimizer": sgd},
-    "EMA": {"ema": 0.9},
-    "ignored labels": {"loss": functools.partial(F.cross_entropy, ignore_index=2)},
-    "loss with a count": {"loss": counted_loss},
     "dict batches": {
         "model": TwoHeads,
         "train": Points(target="dict"),
@@ -132,29 +112,18 @@ ROWS = {
         "loss": None,
         "metrics": None,
     },
-    "num_workers": {"train": Points(noise=0.3), "num_workers": 2},
     "random samples": {"train": Points(noise=0.3)},
-    "TensorDataset": {"train": tensors_of(Points())},
-    "many samples at once": {"train": ManyPoints()},
-    "many samples at once, drawn": {"train": ManyPoints(noise=0.3)},
-    "many samples at once, of seeds": {"train": SeededPoints()},
-    "many samples at once in workers": {"train": SeededPoints(), "num_workers": 2},
-    "short last batches left out": {"train": Points(noise=0.3), "drop_last": True},
-    "part of each epoch": {"train": Points(noise=0.3), "steps_per_epoch": 4, "accumulate": 1},
+    "num_workers": {"train": Points(noise=0.3), "num_workers": 2},
+    "many samples at once": {"train": SeededPoints()},
+    "part of each epoch": {"train": Points(noise=0.3), "steps_per_epoch": 4},
     "evaluation by steps": {"eval_every_steps": 3, "max_steps": 9, "model": with_dropout},
     "endless batches": {"train": lambda: endless(), "valid": Points(), "steps_per_epoch": 5},
     **STATEFUL,
 }
-# The same samples as those of a row, read one by one.
-ONE_BY_ONE = {
-    "TensorDataset": Points(),
-    "many samples at once": Points(),
-    "many samples at once, drawn": Points(noise=0.3),
-    "many samples at once in workers": SeededPoints(),
-}
-UNDIVIDED = (*UNDIVIDED, "endless batches")
-REFUSED_DIVIDED = (*REFUSED_DIVIDED, "endless batches")
-DIVIDED = [row for row in ROWS if row not in UNDIVIDED]
+# In two processes, each would have a state of its own, or the data cannot be divided.
+REFUSED_DIVIDED = ("GAN", "queue of keys in the step", "endless batches")
+# What its step keeps follows from each call, of which each of two processes makes fewer.
+UNDIVIDED = (*REFUSED_DIVIDED, "EMA teacher in the step")
 
 
 class ProgramError(Exception):
@@ -199,6 +168,11 @@ def train(row, output, **others):
 
 def bits(result):
     """Return what a training has computed, to the last bit: weights, optimizer, metrics, lines."""
+    # Here, since `program_bits.py` runs this module with other versions of the package.
+    from paddle_mnist.checkpoint.contents import optimizer_state
+    from paddle_mnist.checkpoint.manifest import read_manifest
+    from paddle_mnist.checkpoint.weights import load
+
     checkpoint = read_manifest(f"{result.checkpoint}.json")
     state = checkpoint.state.as_dict()
     state.pop("train_seconds")
@@ -212,27 +186,3 @@ def bits(result):
 
 def stop():
     raise ProgramError
-
-
-def train_rows(folder):
-    """Train every row in one of two processes, stopped inside an epoch and gone on with."""
-    for row in DIVIDED:
-        output = f"{folder}/{row}"
-        try:
-            train(row, output, grad_shards=2, callbacks=[StopsAt(STOP_AT, stop)])
-            raise AssertionError(f"{row} was not stopped")
-        except ProgramError:
-            pass
-        train(row, output, grad_shards=2)
-
-
-def refuse_rows(folder):
-    """Write for each row that processes cannot share why that is, as one of two processes."""
-    for row in REFUSED_DIVIDED:
-        output = Path(folder, row)
-        try:
-            train(row, output, grad_shards=2)
-            message = ""
-        except PaddleMnistError as error:
-            message = str(error)
-        Path(folder, f"{row} {paddle.distributed.get_rank()}.txt").write_text(message)

@@ -1,55 +1,33 @@
-"""A script of a user's own, which trains with `fit` and is stopped, killed and launched."""
+"""A script of a user's own, which trains with `fit` and is stopped, killed and launched.
 
+    fit_script.py [--OPTION=NUMBER ...] OUTPUT [STEP:SIGNAL ...]
+
+It sends itself each signal after that step, as 7:SIGTERM, but only once in a run.
+"""
+
+import functools
 import os
 import signal
 import sys
 from pathlib import Path
 
-import paddle
-from fit_rows import Points, StopsAt, momentum, with_batch_norm
-from flat_options import grouped
-
-from paddle_mnist import fit, is_rehearsal
+from fit_rows import StopsAt, train
 
 
-class SendsOnce(StopsAt):
-    """Sends a signal to its process after a step, but only once in a run."""
-
-    def __init__(self, step, signum, folder):
-        self.step, self.signum, self.mark = step, signum, Path(folder, f"sent_at_{step}")
-
-    def after_step(self, view):
-        if view.step == self.step and not is_rehearsal() and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), self.signum)
+def send_once(name, mark):
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), getattr(signal, name))
 
 
 def main(output, *signals, **options):
-    """signals: "STEP:NAME", as 7:SIGTERM."""
     callbacks = []
     for text in signals:
         step, name = text.split(":")
-        callbacks.append(SendsOnce(int(step), getattr(signal, name), Path(output).parent))
-    options = grouped(
-        model=with_batch_norm,
-        train=Points(),
-        valid=Points(),
-        loss=paddle.nn.functional.cross_entropy,
-        optimizer=momentum,
-        metrics={"acc": paddle.metric.Accuracy()},
-        epochs=2,
-        batch_size=8,
-        seed=5,
-        output=output,
-        save_every_steps=3,
-        grad_shards=2,
-        device="cpu",
-        visualdl=(),
-        figures=False,
-        callbacks=callbacks,
-        **options,
-    )
-    result = fit(**options)
+        mark = Path(output).parent / f"sent_at_{step}"
+        callbacks.append(StopsAt(int(step), functools.partial(send_once, name, mark)))
+    options = {"save_every_steps": 3, "grad_shards": 2, **options}
+    result = train("BatchNorm", output, callbacks=callbacks, **options)
     print(f"{result.stopped} {result.metrics['valid/loss']!r}")
 
 

@@ -93,15 +93,6 @@ def numbers():
         yield part(number)
 
 
-def changed_text(value):
-    value += "+"
-    return value, part(len(value))
-
-
-def count_in_dict(value):
-    value["count"] += 1
-
-
 def count_inside(value):
     value["net"]["sums"] += np.arange(2)
     value["calls"][-1] += 1
@@ -115,18 +106,22 @@ KINDS = {
     "int": Kind(lambda: 0, counted(lambda value: value + 1)),
     "bool": Kind(lambda: False, counted(lambda value: not value)),
     "float": Kind(lambda: 0.5, counted(lambda value: 0.9 * value + 0.3)),
-    "str": Kind(lambda: "", changed_text),
+    "str": Kind(lambda: "", lambda value: (value + "+", part(len(value)))),
     "NumPy scalar": Kind(lambda: np.float32(1), counted(lambda value: value * np.float32(1.3))),
     "array": Kind(lambda: np.zeros([]), counted(lambda value: np.asarray(value + 1))),
     "array, in place": Kind(lambda: np.zeros(2), changed(add_in_place, np.sum)),
     "tensor": Kind(lambda: paddle.zeros([]), counted(lambda value: value + 1)),
     "tensor, in place": Kind(
-        lambda: paddle.zeros([1]), changed(lambda value: value.set_value(value + 1), float)
+        lambda: paddle.zeros([1]),
+        changed(lambda value: value.set_value(value + 1), lambda value: value.item()),
     ),
     "Generator": Kind(lambda: np.random.default_rng(3), drawn(lambda value: value.random())),
     "RandomState": Kind(lambda: np.random.RandomState(3), drawn(lambda value: value.rand())),
     "Random": Kind(lambda: random.Random(3), drawn(lambda value: value.random())),
-    "dict": Kind(lambda: {"count": 0}, changed(count_in_dict, lambda value: value["count"])),
+    "dict": Kind(
+        lambda: {"count": 0},
+        changed(lambda value: value.update(count=value["count"] + 1), lambda value: value["count"]),
+    ),
     "dict that grows": Kind(
         dict, changed(lambda value: value.update({f"n{len(value)}": 1.0}), len)
     ),
@@ -171,6 +166,18 @@ def sgd(parameters):
 
 def linear():
     return nn.Linear(WIDTH, CLASSES)
+
+
+def base(**others):
+    """Return the arguments of `fit` of a small training, some of them by name."""
+    return {
+        "model": linear,
+        "optimizer": sgd,
+        "loss": F.cross_entropy,
+        "train": Points(SAMPLES),
+        "valid": Points(6),
+        **others,
+    }
 
 
 # ------------------------------------------------------------------ optimizer and schedule
@@ -261,8 +268,7 @@ def in_loss_closure(kind, influence):
     def loss(outputs, labels):
         nonlocal hidden
         hidden, number = kind.turn(hidden)
-        value = F.cross_entropy(outputs, labels)
-        return value * (1 + number) if influence else value
+        return F.cross_entropy(outputs, labels) * (1 + number if influence else 1)
 
     return {"loss": loss}
 
@@ -275,8 +281,7 @@ def in_loss_layer(kind, influence):
 
         def forward(self, outputs, labels):
             self.hidden, number = kind.turn(self.hidden)
-            value = F.cross_entropy(outputs, labels)
-            return value * (1 + number) if influence else value
+            return F.cross_entropy(outputs, labels) * (1 + number if influence else 1)
 
     return {"loss": Own()}
 
@@ -313,14 +318,17 @@ def as_step(step):
     return {"step": step, "loss": None}
 
 
+def turned(kind, hidden, model):
+    """Turn state in a training step, but not in an evaluation."""
+    return kind.turn(hidden) if model.training else (hidden, 0.0)
+
+
 def in_step_closure(kind, influence):
     hidden = kind.make()
 
     def step(model, batch):
         nonlocal hidden
-        number = 0.0
-        if model.training:
-            hidden, number = kind.turn(hidden)
+        hidden, number = turned(kind, hidden, model)
         return computed(model, batch, number, influence)
 
     return as_step(step)
@@ -328,24 +336,19 @@ def in_step_closure(kind, influence):
 
 def in_step_default(kind, influence):
     def step(model, batch, hidden=[kind.make()]):  # noqa: B006, B008
-        number = 0.0
-        if model.training:
-            hidden[0], number = kind.turn(hidden[0])
+        hidden[0], number = turned(kind, hidden[0], model)
         return computed(model, batch, number, influence)
 
     return as_step(step)
 
 
-def in_step_self(kind, influence):
-    class Task:
-        def __init__(self):
-            self.hidden = kind.make()
+def in_step_attribute(kind, influence):
+    def step(model, batch):
+        step.hidden, number = turned(kind, step.hidden, model)
+        return computed(model, batch, number, influence)
 
-        def step(self, model, batch):
-            self.hidden, number = kind.turn(self.hidden)
-            return computed(model, batch, number, influence)
-
-    return as_step(Task().step)
+    step.hidden = kind.make()
+    return as_step(step)
 
 
 HIDDEN = None  # a global that a step names
@@ -357,9 +360,7 @@ def in_step_global(kind, influence):
 
     def step(model, batch):
         global HIDDEN
-        number = 0.0
-        if model.training:
-            HIDDEN, number = kind.turn(HIDDEN)
+        HIDDEN, number = turned(kind, HIDDEN, model)
         return computed(model, batch, number, influence)
 
     return as_step(step)
@@ -371,52 +372,36 @@ def in_step_helper(kind, influence):
     HIDDEN = kind.make()
 
     def step(model, batch):
-        number = turned_global(kind) if model.training else 0.0
-        return computed(model, batch, number, influence)
+        return computed(model, batch, turned_global(kind, model), influence)
 
     return as_step(step)
 
 
-def turned_global(kind):
+def turned_global(kind, model):
     global HIDDEN
-    HIDDEN, number = kind.turn(HIDDEN)
+    HIDDEN, number = turned(kind, HIDDEN, model)
     return number
-
-
-def in_step_attribute(kind, influence):
-    def step(model, batch):
-        number = 0.0
-        if model.training:
-            step.hidden, number = kind.turn(step.hidden)
-        return computed(model, batch, number, influence)
-
-    step.hidden = kind.make()
-    return as_step(step)
 
 
 def in_step_partial(kind, influence):
     """By position: the text can only say `args`."""
-    return as_step(functools.partial(stepping(kind, influence), [kind.make()]))
+
+    def step(hidden, model, batch):
+        hidden[0], number = turned(kind, hidden[0], model)
+        return computed(model, batch, number, influence)
+
+    return as_step(functools.partial(step, [kind.make()]))
 
 
 def in_step_keyword(kind, influence):
     def step(model, batch, hidden):
-        return stepping(kind, influence)(hidden, model, batch)
+        hidden[0], number = turned(kind, hidden[0], model)
+        return computed(model, batch, number, influence)
 
     return as_step(functools.partial(step, hidden=[kind.make()]))
 
 
-def stepping(kind, influence):
-    def step(hidden, model, batch):
-        number = 0.0
-        if model.training:
-            hidden[0], number = kind.turn(hidden[0])
-        return computed(model, batch, number, influence)
-
-    return step
-
-
-def in_step_object(kind, influence):
+def task_with(kind, influence):
     class Task:
         def __init__(self):
             self.hidden = kind.make()
@@ -425,7 +410,17 @@ def in_step_object(kind, influence):
             self.hidden, number = kind.turn(self.hidden)
             return computed(model, batch, number, influence)
 
-    return as_step(Task())
+        step = __call__
+
+    return Task()
+
+
+def in_step_self(kind, influence):
+    return as_step(task_with(kind, influence).step)
+
+
+def in_step_object(kind, influence):
+    return as_step(task_with(kind, influence))
 
 
 def in_step_class(kind, influence):
@@ -454,7 +449,7 @@ def in_collate(kind, influence):
     return {"collate_fn": collate}
 
 
-def in_dataset(kind, influence, argument="train"):
+def dataset_with(kind, influence):
     class Own(Points):
         def __init__(self):
             super().__init__(SAMPLES)
@@ -465,11 +460,15 @@ def in_dataset(kind, influence, argument="train"):
             self.hidden, number = kind.turn(self.hidden)
             return point * np.float32(1 + number) if influence else point, label
 
-    return {argument: Own()}
+    return Own()
+
+
+def in_dataset(kind, influence):
+    return {"train": dataset_with(kind, influence)}
 
 
 def in_valid(kind, influence):
-    return in_dataset(kind, influence, "valid")
+    return {"valid": dataset_with(kind, influence)}
 
 
 def in_dataset_by_callback(event):
@@ -576,11 +575,4 @@ PLACES = {
 
 def task(place, kind, influence):
     """Return the arguments of `fit` of a small training that hides state, built anew."""
-    return {
-        "model": linear,
-        "optimizer": sgd,
-        "loss": F.cross_entropy,
-        "train": Points(SAMPLES),
-        "valid": Points(6),
-        **PLACES[place].build(KINDS[kind], influence),
-    }
+    return base(**PLACES[place].build(KINDS[kind], influence))

@@ -52,12 +52,6 @@ class SeededPoints(ManyPoints):
         return points + np.array(noise, "float32"), classes
 
 
-def tensors_of(points):
-    """The same points as a `paddle.io.TensorDataset`."""
-    columns = points.points, points.classes[:, np.newaxis]
-    return paddle.io.TensorDataset([paddle.to_tensor(values) for values in columns])
-
-
 class Texts(paddle.io.Dataset):
     def __len__(self):
         return SAMPLES
@@ -77,13 +71,6 @@ def with_batch_norm():
 
 def with_dropout():
     return perceptron(nn.Dropout(0.5))
-
-
-def with_frozen_layer():
-    model = perceptron()
-    for parameter in model[0].parameters():
-        parameter.stop_gradient = True
-    return model
 
 
 class Recurrent(nn.Layer):

@@ -55,10 +55,6 @@ class Lion(paddle.optimizer.SGD):
             self.averages[parameter.name] = 0.99 * average + 0.01 * parameter.grad
 
 
-def lion(parameters):
-    return Lion(0.02, parameters)
-
-
 class Wavering(lr.LRScheduler):
     """A schedule whose state is a number of NumPy's, a dict and a deque."""
 
@@ -77,8 +73,8 @@ class Wavering(lr.LRScheduler):
         return sum(self.recent) / len(self.recent)
 
 
-def wavering(parameters):
-    return paddle.optimizer.Momentum(Wavering(0.1), parameters=parameters)
+def lion(parameters):
+    return Lion(Wavering(0.02), parameters)
 
 
 class CenterLoss(nn.Layer):
@@ -101,23 +97,6 @@ class CenterLoss(nn.Layer):
 
 def with_center_loss():
     return {"loss": CenterLoss()}
-
-
-class Counting(nn.Layer):
-    """Counts its calls, and keeps a statistic in a list and one in a tensor that is no buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = perceptron()
-        self.calls, self.means, self.largest = 0, [0.0], {"output": paddle.zeros([])}
-
-    def forward(self, points):
-        outputs = self.body(points)
-        if self.training:
-            self.calls += 1
-            self.means.append(0.9 * self.means[-1] + 0.1 * outputs.mean().item())
-            self.largest["output"] = paddle.maximum(self.largest["output"], outputs.detach().max())
-        return (outputs - self.means[-1]) / (1 + 0.1 * self.calls + 0.1 * self.largest["output"])
 
 
 def adversarial():
@@ -249,44 +228,14 @@ def with_curriculum():
     return {"train": dataset, "valid": Points(), "callbacks": [Curriculum(dataset)]}
 
 
-class Cached(Points):
-    """Keeps the samples that it has read."""
-
-    def __init__(self):
-        super().__init__()
-        self.cache, self.reads = {}, 0
-
-    def __getitem__(self, index):
-        self.reads += 1
-        if index not in self.cache:
-            self.cache[index] = super().__getitem__(index)
-        return self.cache[index]
-
-
-def with_cache():
-    return {"train": Cached(), "valid": Points()}
-
-
 STEP_OF_ITS_OWN = {"loss": None, "metrics": None}
 STATEFUL = {
     "LookAhead": {"optimizer": look_ahead},
     "own optimizer": {"optimizer": lion},
-    "own schedule": {"optimizer": wavering},
     "loss with parameters": {"build": with_center_loss},
-    "layer that counts its calls": {"model": Counting},
     "GAN": {"model": generator, "build": adversarial, **STEP_OF_ITS_OWN},
     "EMA teacher in state": {"build": taught_by_state, **STEP_OF_ITS_OWN},
     "EMA teacher in the step": {"build": taught_by_closure, **STEP_OF_ITS_OWN},
     "queue of keys in the step": {"model": encoder, "build": contrastive, **STEP_OF_ITS_OWN},
     "callback that changes the data": {"build": with_curriculum},
-    "cached samples": {"build": with_cache},
 }
-# What these keep follows from each call of the step, or from the gradients of a batch's part.
-UNDIVIDED = (
-    "layer that counts its calls",
-    "GAN",
-    "EMA teacher in the step",
-    "queue of keys in the step",
-)
-# In several processes, each of them would have other values.
-REFUSED_DIVIDED = ("GAN", "queue of keys in the step")

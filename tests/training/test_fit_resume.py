@@ -1,119 +1,165 @@
-"""The matrix: trainings of every kind, stopped inside an epoch, and divided between processes."""
+"""One property of every program: stopped anywhere, in any way, it resumes to the same bits.
 
-import os
-import signal
+A program that cannot be divided between processes is refused before its first step. An example's
+name says all that it is: `-k "dropout-SIGKILL-step3"` repeats one that fails.
+"""
+
+import functools
+import itertools
 
 import numpy as np
 import paddle
 import pytest
-from fit_rows import (
-    DIVIDED,
-    ONE_BY_ONE,
-    REFUSED_DIVIDED,
-    ROWS,
-    SAMPLES,
-    STOP_AT,
-    ProgramError,
-    StopsAt,
-    arguments,
-    bits,
-    refuse_rows,
-    stop,
-    train,
-    train_rows,
-)
+from fit_rows import REFUSED_DIVIDED, SAMPLES, WIDTH, ProgramError, StopsAt, bits, stop, train
+from paddle import nn
+from paddle.nn import functional as F
 from paddle.optimizer import lr
-from small_nets import Points
-from stateful_rows import falling_rate
+from silence import silent
+from small_nets import ManyPoints, Points, SeededPoints, with_dropout
+from stateful_rows import falling_rate, look_ahead, seeded
+from stopped_programs import (
+    call,
+    draw_examples,
+    draw_for_two_processes,
+    in_two_processes,
+    stop_example,
+)
 
 from paddle_mnist import Loading
-from paddle_mnist.errors import ConfigError, StoppedError
-from paddle_mnist.parallel.world import spawn
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.plots.history import read_history, series
 
-rows = pytest.mark.parametrize("row", ROWS)
-# Before a release, all of them.
-one_in_four = pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, marks=pytest.mark.release if n % 4 else ()) for n, row in enumerate(ROWS)],
-)
+EXAMPLES, OF_TWO = draw_examples(), draw_for_two_processes()
+
+
+def some(examples, count):
+    """Return the parameters of a test: so many each time, all of them before a release."""
+    others = [pytest.param(one, marks=pytest.mark.release) for one in examples[count:]]
+    return pytest.mark.parametrize("example", [*examples[:count], *others], ids=str)
+
+
+def computed(result):
+    """Return what a training has computed to the last bit, and logged but for the time."""
+    lines = read_history(result.weights.parent / "metrics.jsonl")
+    return bits(result), [{**line, "time": None} for line in lines]
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """The bits of a row's training in one go, by row and number of shards."""
-    folder, known = tmp_path_factory.mktemp("unbroken"), {}
+    """What a program computes in one go and one process, by its name and number of shards."""
+    folder = tmp_path_factory.mktemp("unbroken")
 
-    def train_once(row, shards=None):
-        if (row, shards) not in known:
-            known[row, shards] = bits(train(row, folder / f"{row} {shards}", grad_shards=shards))
-        return known[row, shards]
+    @functools.cache
+    def train_once(program, shards=None):
+        return computed(train(program, folder / f"{program} {shards}", grad_shards=shards))
 
     return train_once
 
 
-@rows
-def test_stopped_by_a_signal_inside_an_epoch(row, tmp_path, unbroken):
-    def terminate():
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(StoppedError) as stopped:
-        train(row, tmp_path, callbacks=[StopsAt(STOP_AT, terminate)])
-    assert stopped.value.code == 143
-    assert (tmp_path / "checkpoints" / f"model_epoch1_step{STOP_AT}_breakpoint.json").exists()
-    assert bits(train(row, tmp_path)) == unbroken(row)
-
-
-@pytest.mark.slow
-@one_in_four
-def test_killed_some_steps_after_a_checkpoint(row, tmp_path, unbroken):
-    options = {"save_every_steps": 3, "save_on_exception": False}
-    with pytest.raises(ProgramError):
-        train(row, tmp_path, callbacks=[StopsAt(STOP_AT + 1, stop)], **options)
-    result = train(row, tmp_path, **options)
-    assert (result.stopped, bits(result)) == ("finished", unbroken(row))
-
-
-@pytest.mark.parametrize("row", ONE_BY_ONE)
-def test_many_samples_at_once_are_those_read_one_by_one(row, tmp_path, unbroken):
-    data = ONE_BY_ONE[row]
-    result = train(row, tmp_path, train=data, valid=data, num_workers=0)
-    assert bits(result) == unbroken(row)
+@some(EXAMPLES, 40)
+def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, unbroken):
+    allowed = ["the result may depend on the number of shards"] if example.shards else []
+    with silent(*allowed):
+        stop_example(example, tmp_path)
+        result = call(example, tmp_path)
+    assert result.stopped == "finished"
+    assert computed(result) == unbroken(example.program, example.shards)
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    spawn(train_rows, (str(folder),), 2, device="cpu")
-    return folder
+    """The folder where two processes have stopped and resumed some examples, and refused others."""
+
+    @functools.cache
+    def start(is_release):
+        folder = tmp_path_factory.mktemp("processes")
+        examples = OF_TWO[8:] if is_release else OF_TWO[:8]
+        refused = () if is_release else REFUSED_DIVIDED
+        spawn(in_two_processes, (str(folder), examples, refused), 2, device="cpu")
+        return folder
+
+    return start
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", DIVIDED)
-def test_two_processes_stopped_inside_an_epoch(row, two_processes, unbroken):
-    result = train(row, two_processes / row, grad_shards=2)
+@some(OF_TWO, 8)
+def test_program_stopped_in_two_processes_resumes_to_the_bits_of_one(
+    example, two_processes, unbroken
+):
+    folder = two_processes(example not in OF_TWO[:8]) / str(example)
+    result = call(example, folder)
     assert result.stopped == "already finished"
-    assert bits(result) == unbroken(row, shards=2)
+    assert computed(result) == unbroken(example.program, example.shards)
 
 
 @pytest.mark.slow
-def test_state_that_differs_between_processes_is_refused(tmp_path):
-    spawn(refuse_rows, (str(tmp_path),), 2, device="cpu")
-    for row in REFUSED_DIVIDED:
-        messages = {(tmp_path / f"{row} {rank}.txt").read_text() for rank in (0, 1)}
-        assert messages != {""}, f"{row}: trained in two processes, each with a state of its own"
-        assert len(messages) == 1, f"{row}: the processes say different things: {messages}"
-        assert "process" in messages.pop()
-        assert not list((tmp_path / row).rglob("*.pdparams"))
+@pytest.mark.parametrize("program", REFUSED_DIVIDED)
+def test_program_that_cannot_be_divided_raises_the_same_error_in_two_processes(
+    program, two_processes
+):
+    folder = two_processes(False)
+    first, second = ((folder / f"{program} {rank}.txt").read_text() for rank in (0, 1))
+    assert first == second and "process" in first
+    assert not list((folder / program).rglob("*.pdparams"))
 
 
-def test_the_schedule_of_an_inner_optimizer_is_stepped(tmp_path):
-    """The rate that LookAhead's inner optimizer steps with is the schedule's, and is logged."""
+STEPS_AND_SAMPLES = {
+    "part of each epoch": (8, 64),
+    "evaluation by steps": (9, SAMPLES + 32),
+    "endless batches": (10, 80),
+}
+
+
+@pytest.mark.parametrize("program", ["dropout", *STEPS_AND_SAMPLES])
+def test_program_trains_on_all_samples_of_each_epoch(program, unbroken):
+    (result, _), expected = unbroken(program), STEPS_AND_SAMPLES.get(program, (10, 2 * SAMPLES))
+    assert (result["state"]["step"], result["state"]["samples"]) == expected
+
+
+def test_another_seed_draws_other_dropout(tmp_path):
+    """From the same weights, on the same batches."""
+    options = {"model": lambda: seeded(with_dropout), "shuffle": False}
+    first, second = (train("dropout", tmp_path / str(n), seed=n, **options) for n in (5, 6))
+    assert bits(first)["weights"] != bits(second)["weights"]
+
+
+class InTurn(nn.Layer):
+    """Makes its layers in another order each time, with the same weights."""
+
+    number = itertools.count()
+
+    def __init__(self):
+        super().__init__()
+        names = ["first", "second"]
+        for name in names if next(self.number) % 2 else reversed(names):
+            setattr(self, name, seeded(lambda: nn.Linear(WIDTH, WIDTH)))
+
+    def forward(self, points):
+        return self.second(F.relu(self.first(points)))
+
+
+def test_layers_made_in_another_order_resume_to_the_same_bits(tmp_path):
+    options = {"model": InTurn}
+    unbroken = train("dropout", tmp_path / "unbroken", **options)
+    with pytest.raises(ProgramError):
+        train("dropout", tmp_path / "run", callbacks=[StopsAt(3, stop)], **options)
+    assert bits(train("dropout", tmp_path / "run", **options)) == bits(unbroken)
+
+
+@pytest.mark.parametrize("data", [ManyPoints(noise=0.3), SeededPoints()])
+def test_many_samples_at_once_are_those_read_one_by_one(data, tmp_path):
+    one_by_one = Points(noise=0.3) if data.noise else SeededPoints()
+    at_once = train("dropout", tmp_path / "at once", train=data, num_workers=0 if data.noise else 2)
+    result = train("dropout", tmp_path / "one by one", train=one_by_one)
+    assert bits(at_once) == bits(result)
+
+
+def test_inner_optimizers_schedule_is_stepped_and_logged(tmp_path):
     built, expected = [], falling_rate()
-    build = arguments("LookAhead", tmp_path)["optimizer"]
 
     def remembered(parameters):
-        built.append(build(parameters))
+        built.append(look_ahead(parameters))
         return built[-1]
 
     result = train("LookAhead", tmp_path, optimizer=remembered, log_every=1)
@@ -176,49 +222,28 @@ SCHEDULES = {
     "StepDecay": lambda: lr.StepDecay(0.1, 3),
     "Shrinking": Shrinking,
 }
+KINDS = [*(name for name in OPTIMIZERS if hasattr(paddle.optimizer, name)), *SCHEDULES]
+FAST = ("RMSProp", "LinearWarmup", "Shrinking")
 
 
-def with_optimizer(name):
-    def build(parameters):
-        return getattr(paddle.optimizer, name)(
-            learning_rate=0.01, parameters=parameters, **OPTIMIZERS[name]
-        )
-
-    return build
-
-
-def with_schedule(name):
-    def build(parameters):
-        return paddle.optimizer.Momentum(SCHEDULES[name](), parameters=parameters)
-
-    return build
-
-
-KINDS = {
-    **{name: with_optimizer(name) for name in OPTIMIZERS if hasattr(paddle.optimizer, name)},
-    **{name: with_schedule(name) for name in SCHEDULES},
-}
-
-
-FEW = ("Adam", "Lamb", "LinearWarmup", "OneCycleLR", "Shrinking")
+def build_kind(kind, parameters):
+    if kind in SCHEDULES:
+        return paddle.optimizer.Momentum(SCHEDULES[kind](), parameters=parameters)
+    build = getattr(paddle.optimizer, kind)
+    return build(learning_rate=0.01, parameters=parameters, **OPTIMIZERS[kind])
 
 
 @pytest.mark.filterwarnings("error:There are some unused values")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in FEW else pytest.mark.release) for kind in KINDS]
+    "kind", [pytest.param(one, marks=() if one in FAST else pytest.mark.release) for one in KINDS]
 )
-def test_every_optimizer_and_schedule_goes_on(kind, tmp_path):
-    options = {"optimizer": KINDS[kind]}
-    unbroken = train("SGD with clipping", tmp_path / "unbroken", **options)
-    for step in (3, 8):  # a resumed training is stopped and resumed again
+def test_optimizer_or_schedule_stopped_twice_resumes_to_the_same_bits(kind, tmp_path):
+    program, options = "SGD with clipping", {"optimizer": functools.partial(build_kind, kind)}
+    unbroken = train(program, tmp_path / "unbroken", **options)
+    for step in (3, 8):
         with pytest.raises(ProgramError):
-            train(
-                "SGD with clipping",
-                tmp_path / "run",
-                callbacks=[StopsAt(step, stop)],
-                **options,
-            )
-    assert bits(train("SGD with clipping", tmp_path / "run", **options)) == bits(unbroken)
+            train(program, tmp_path / "run", callbacks=[StopsAt(step, stop)], **options)
+    assert bits(train(program, tmp_path / "run", **options)) == bits(unbroken)
 
 
 READS = []  # where no checkpoint looks for state
@@ -233,18 +258,15 @@ class LatePoints(Points):
         return (point + np.float32(np.random.rand()) if index >= 16 else point), target
 
 
-def test_samples_that_begin_to_draw_stop_a_training_that_goes_on_once_that_is_said(tmp_path):
+def test_samples_that_draw_late_raise_and_resume_once_loading_says_random(tmp_path):
     def train_late(name, **loading):
         options = {"train": LatePoints(), "valid": Points(), "loading": Loading(False, **loading)}
         return bits(train("dropout", tmp_path / name, **options))
 
-    epoch = list(range(SAMPLES))
     unbroken = train_late("unbroken", random=True)
-    assert READS[-2 * SAMPLES :] == 2 * epoch
-    said = "LatePoints: reading samples 16, 17, 18, 19, ... draws random numbers, unlike the first"
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=r"LatePoints: reading samples 16, 17, .* random"):
         train_late("run")
-    assert READS[-24:] == epoch[:24]
     assert (tmp_path / "run" / "checkpoints" / "model_epoch0_step2_breakpoint.json").exists()
+    READS.clear()
     assert train_late("run", random=True) == unbroken
-    assert READS[-2 * SAMPLES + 16 :] == [*epoch[16:], *epoch]  # none of them twice
+    assert READS[-2 * SAMPLES + 16 :] == [*range(16, SAMPLES), *range(SAMPLES)]  # none twice

@@ -36,35 +36,31 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGKILL"])
-def test_the_same_script_goes_on(name, tmp_path, unbroken):
-    number = getattr(signal, name)
-    stopped = run(
-        tmp_path,
-        tmp_path / "run",
-        f"7:{name}",
-        expect=-number if name == "SIGKILL" else 128 + number,
-    )
-    if name != "SIGKILL":
-        assert f"stopped by {name}; run again to resume" in stopped.stdout
-        assert "Traceback" not in stopped.stderr
-    resumed = run(tmp_path, tmp_path / "run", f"7:{name}")
-    assert f"resuming after step {6 if name == 'SIGKILL' else 7}" in resumed.stdout
+def test_script_stopped_twice_resumes_twice_to_the_same_bits(name, tmp_path, unbroken):
+    number, words = getattr(signal, name), [tmp_path / "run", f"5:{name}", f"8:{name}"]
+    expected = -number if name == "SIGKILL" else 128 + number
+    for saved in (3, 6) if name == "SIGKILL" else (5, 8):
+        stopped = run(tmp_path, *words, expect=expected)
+        if name != "SIGKILL":
+            assert f"stopped by {name}; run again to resume" in stopped.stdout
+            assert "Traceback" not in stopped.stderr
+        saves = (tmp_path / "run" / "checkpoints").glob("*.json")
+        assert f"_step{saved}" in max(saves, key=lambda path: path.stat().st_mtime_ns).name
+    assert f"resuming after step {saved}" in run(tmp_path, *words).stdout
     assert same_weights(tmp_path / "run", unbroken)
-    again = run(tmp_path, tmp_path / "run", f"7:{name}").stdout.splitlines()
-    assert again[-1].replace("already ", "") == resumed.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_two_processes_started_by_fit(tmp_path, unbroken):
-    run(tmp_path, "--nprocs=2", tmp_path / "run", "7:SIGTERM", expect=143)
-    done = run(tmp_path, "--nprocs=2", tmp_path / "run")
-    assert done.stdout.splitlines()[-1].startswith("finished ")
+def test_script_stopped_in_two_processes_of_fit_resumes_to_the_same_bits(tmp_path, unbroken):
+    words = ["--nprocs=2", tmp_path / "run", "7:SIGTERM"]
+    run(tmp_path, *words, expect=143)
+    for end in ("finished ", "already finished "):
+        assert run(tmp_path, *words).stdout.splitlines()[-1].startswith(end)
     assert same_weights(tmp_path / "run", unbroken)
-    last = run(tmp_path, "--nprocs=2", tmp_path / "run").stdout.splitlines()[-1]
-    assert last.startswith("already finished ")
 
 
-def test_two_processes_started_by_paddles_launch(tmp_path, unbroken):
+@pytest.mark.slow
+def test_script_started_by_paddles_launch_keeps_the_bits(tmp_path, unbroken):
     args = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", "log"]
     code = f"import runpy, sys; sys.argv[:] = ['launch', *{args[2:]!r}, *sys.argv[1:]]; "
     code += "runpy.run_module('paddle.distributed.launch', run_name='__main__')"
@@ -75,7 +71,7 @@ def test_two_processes_started_by_paddles_launch(tmp_path, unbroken):
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_is_told_so(tmp_path):
+def test_script_without_a_guard_raises_before_it_trains(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(SCRIPT.parent)!r})\n"
@@ -86,27 +82,30 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def processes_with(folder):
+    """Return the living processes that were started with the path of a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in (process / "cmdline").read_bytes():
+                found.append(process.name)
+    return found
+
+
 @pytest.mark.slow
 def test_workers_of_a_killed_script_end_and_hold_no_lock(tmp_path, unbroken):
     words = ["--num_workers=2", tmp_path / "run", "7:SIGKILL"]
     run(tmp_path, *words, expect=-signal.SIGKILL)
     deadline = time.monotonic() + 60
-    while others := [one for one in Path("/proc").glob("[0-9]*") if is_of(one, tmp_path)]:
+    while others := processes_with(tmp_path):
         assert time.monotonic() < deadline, f"still alive: {others}"
         time.sleep(0.1)
     run(tmp_path, *words)
     assert same_weights(tmp_path / "run", unbroken)
 
 
-def is_of(process, folder):
-    """Return whether a process, a folder of /proc, was started with the path of a folder."""
-    with contextlib.suppress(OSError):
-        return str(folder).encode() in (process / "cmdline").read_bytes()
-    return False
-
-
 @pytest.mark.slow
-def test_supervised_script_is_started_again(tmp_path, unbroken):
+def test_supervised_script_is_restarted_to_the_same_bits(tmp_path, unbroken):
     words = [tmp_path / "run", SCRIPT, tmp_path / "run", "4:SIGKILL", "8:SIGKILL"]
     command = [sys.executable, ROOT / "tools" / "supervise.py", "--max-restarts", "2", *words]
     done = forked.run(command, cwd=tmp_path, timeout=240)
@@ -117,6 +116,6 @@ def test_supervised_script_is_started_again(tmp_path, unbroken):
     assert same_weights(tmp_path / "run", unbroken)
 
 
-def test_supervise_needs_a_script(tool):
+def test_supervise_without_a_script_names_the_missing_file(tool):
     refused = tool("supervise", "run", "missing.py", expect=2)
     assert "missing.py: no such script; expected the path of a Python program" in refused.stderr

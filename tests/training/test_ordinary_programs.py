@@ -2,6 +2,7 @@
 
 Much of what they keep in Python is no state of the training: caches, statistics, open files, locks,
 times. Each program is a function that returns arguments of `fit`, and is run in an empty folder.
+With those of `fit_rows` and `usual_programs`, whose tests ask for the same silence, they are 86.
 """
 
 import csv
@@ -15,10 +16,9 @@ import sqlite3
 import threading
 import time
 import types
-import warnings
 import weakref
 import zipfile
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,24 +34,21 @@ from paddle.optimizer import lr
 from paddle.vision import transforms
 from paddle.vision.models.resnet import BasicBlock
 from PIL import Image
+from silence import silent
 from small_nets import (
     CLASSES,
     VOCABULARY,
     WIDTH,
     Points,
-    Recurrent,
     Texts,
-    TwoHeads,
     perceptron,
 )
 from tqdm import tqdm
 
-from paddle_mnist import Callback, Gathered, Mean, ResumableBatchSampler, Sums, fit
+from paddle_mnist import Callback, ResumableBatchSampler, fit
 
-LENGTH, SIDE = 5, 8  # of a text of `Texts`, and of an image of `Pictures`
+SIDE = 8  # of an image of `Pictures`
 log = logging.getLogger("program")
-# What Paddle says of its own, whoever trains: of BatchNorm, and of DataParallel.
-PADDLE_SAYS = "we now always track global mean", "return to single-card operation"
 PROGRAMS = {}
 
 
@@ -83,6 +80,21 @@ def arguments():
     }
 
 
+class Reader(nn.Layer):
+    """Embeds words, and classifies what `read` makes of them."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.words, self.out = nn.Embedding(VOCABULARY, width), nn.Linear(width, CLASSES)
+
+    def forward(self, words):
+        return self.out(self.read(self.words(words)))
+
+
+def on_texts(model):
+    return {"model": model, "train": Texts(), "valid": Texts()}
+
+
 # Layers that derive their weights, and layers that keep something to look at or to be quicker.
 
 
@@ -95,62 +107,6 @@ def weight_norm():
         return net
 
     return {"model": build}
-
-
-@program
-def spectral_norm():
-    return {"model": lambda: perceptron(nn.utils.spectral_norm(nn.Linear(16, 16)))}
-
-
-@program
-def spectral_norm_as_a_layer():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.body, self.out = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
-            self.norm = nn.SpectralNorm(self.out.weight.shape, power_iters=2)
-
-        def forward(self, points):
-            weight = self.norm(self.out.weight)
-            return F.linear(F.relu(self.body(points)), weight, self.out.bias)
-
-    return {"model": Net}
-
-
-@program
-def attention_maps_kept_on_the_layer():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.score = nn.Embedding(VOCABULARY, 8), nn.Linear(8, 1)
-            self.out = nn.Linear(8, CLASSES)
-            self.attention = None
-
-        def forward(self, words):
-            hidden = self.words(words)
-            weights = F.softmax(self.score(hidden), axis=1)
-            self.attention = weights.detach()
-            return self.out((weights * hidden).sum(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
-
-
-@program
-def multi_head_attention_that_keeps_every_map():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 8)
-            self.attend = nn.MultiHeadAttention(8, 2, dropout=0.1, need_weights=True)
-            self.out = nn.Linear(8, CLASSES)
-            self.maps = deque(maxlen=3)
-
-        def forward(self, words):
-            hidden, weights = self.attend(self.words(words))
-            self.maps.append(weights.detach().numpy())
-            return self.out(hidden.mean(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
 
 
 @program
@@ -169,31 +125,21 @@ def activations_kept_by_a_forward_hook():
 
 
 @program
-def gradients_watched_by_a_hook():
-    net, norms = perceptron(), defaultdict(list)
-    for name, parameter in net.named_parameters():
-        parameter.register_hook(lambda grad, name=name: norms[name].append(grad.norm().item()))
-    return {"model": net, "optimizer": adam(net.parameters())}
-
-
-@program
 def positional_encoding_made_in_the_first_forward_pass():
-    class Net(nn.Layer):
+    class Net(Reader):
         def __init__(self):
             super().__init__()
-            self.words, self.out = nn.Embedding(VOCABULARY, 8), nn.Linear(8, CLASSES)
             self.positions = None
 
-        def forward(self, words):
-            hidden = self.words(words)
+        def read(self, hidden):
             length, width = hidden.shape[1:]
             if self.positions is None or self.positions.shape[0] < length:
                 angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
                 table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
                 self.positions = paddle.to_tensor(table, "float32")
-            return self.out((hidden + self.positions[:length]).mean(axis=1))
+            return (hidden + self.positions[:length]).mean(axis=1)
 
-    return {"model": Net, "train": Texts(), "valid": Texts()}
+    return on_texts(Net)
 
 
 @program
@@ -202,17 +148,12 @@ def masks_cached_by_length():
     def causal_mask(length):
         return paddle.triu(paddle.full([length, length], -1e9), diagonal=1)
 
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.out = nn.Embedding(VOCABULARY, 8), nn.Linear(8, CLASSES)
+    class Net(Reader):
+        def read(self, hidden):
+            scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(hidden.shape[1])
+            return (F.softmax(scores) @ hidden)[:, -1]
 
-        def forward(self, words):
-            hidden = self.words(words)
-            scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(words.shape[1])
-            return self.out((F.softmax(scores) @ hidden)[:, -1])
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
+    return on_texts(Net)
 
 
 @program
@@ -273,22 +214,20 @@ class Config:
 
 @program
 def config_object_and_logger_on_the_model():
-    class Net(nn.Layer):
+    class Net(Reader):
         def __init__(self, config):
-            super().__init__()
+            super().__init__(config.width)
             self.config, self.log = config, logging.getLogger("program.net")
             self.options = types.SimpleNamespace(verbose=True)
-            self.words = nn.Embedding(VOCABULARY, config.width)
             self.drop = nn.Dropout(config.dropout)
-            self.out = nn.Linear(config.width, len(config.names))
 
-        def forward(self, words):
-            hidden = self.drop(self.words(words))
+        def read(self, hidden):
+            hidden = self.drop(hidden)
             self.log.debug("hidden: %s", hidden.shape)
             is_mean = self.config.pooling is Pooling.MEAN
-            return self.out(hidden.mean(axis=1) if is_mean else hidden.max(axis=1))
+            return hidden.mean(axis=1) if is_mean else hidden.max(axis=1)
 
-    return {"model": lambda: Net(Config()), "train": Texts(), "valid": Texts()}
+    return on_texts(lambda: Net(Config()))
 
 
 @program
@@ -317,63 +256,6 @@ def layers_that_know_their_parent():
 
 
 @program
-def lstm():
-    return {"model": Recurrent}
-
-
-@program
-def gru_in_two_directions():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 4)
-            self.gru = nn.GRU(4, 4, num_layers=2, direction="bidirect", dropout=0.1)
-            self.out = nn.Linear(8, CLASSES)
-
-        def forward(self, words):
-            return self.out(self.gru(self.words(words))[0].mean(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
-
-
-@program
-def transformer():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 8)
-            self.positions = self.create_parameter([LENGTH, 8])
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
-            self.out = nn.Linear(8, CLASSES)
-
-        def forward(self, words):
-            return self.out(self.encoder(self.words(words) + self.positions).mean(axis=1))
-
-    return {"model": Net, "train": Texts(), "valid": Texts()}
-
-
-class NextWords(Texts):
-    def __getitem__(self, index):
-        words, _ = super().__getitem__(index)
-        return words[:-1], words[1:]
-
-
-@program
-def tied_weights():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words, self.body = nn.Embedding(VOCABULARY, 8), nn.LSTM(8, 8)
-            self.table = self.words.weight  # the same parameter under a second name
-
-        def forward(self, words):
-            hidden, _ = self.body(self.words(words))
-            return paddle.matmul(hidden, self.table, transpose_y=True)
-
-    return {"model": Net, "train": NextWords(), "valid": NextWords()}
-
-
-@program
 def to_static():
     return {"model": lambda: paddle.jit.to_static(perceptron())}
 
@@ -382,16 +264,6 @@ def to_static():
 def data_parallel_in_one_process():
     net = paddle.DataParallel(perceptron())
     return {"model": net, "optimizer": adam(net.parameters())}
-
-
-@program
-def batch_norm_with_momentum():
-    return {"model": lambda: perceptron(nn.BatchNorm1D(16, momentum=0.8))}
-
-
-@program
-def dropout():
-    return {"model": lambda: perceptron(nn.Dropout(0.3), nn.AlphaDropout(0.1))}
 
 
 class Pictures(paddle.io.Dataset):
@@ -421,39 +293,6 @@ def residual_net():
     down = nn.Sequential(nn.Conv2D(3, 8, 1, stride=2, bias_attr=False), norm(8))
     blocks = BasicBlock(3, 8, 2, down), BasicBlock(8, 8)
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2D(1), nn.Flatten(), nn.Linear(8, CLASSES))
-
-
-@program
-def residual_net_on_crops_and_flips():
-    return {"model": residual_net, "train": Pictures(), "valid": Pictures(8)}
-
-
-@program
-def crops_and_flips_in_workers():
-    return {
-        "model": residual_net,
-        "train": Pictures(),
-        "valid": None,
-        "num_workers": 2,
-        "epochs": 1,
-    }
-
-
-@program
-def lists_and_dicts_of_layers():
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.LayerList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
-            self.heads = nn.LayerDict({"class": nn.Linear(WIDTH, CLASSES)})
-            self.scales = nn.ParameterList([self.create_parameter([1]) for _ in self.blocks])
-
-        def forward(self, points):
-            for block, scale in zip(self.blocks, self.scales):
-                points = points + scale * F.relu(block(points))
-            return self.heads["class"](points)
-
-    return {"model": Net}
 
 
 @program
@@ -534,19 +373,6 @@ def function_with_a_gradient_of_its_own():
     return {"model": lambda: perceptron(Binary())}
 
 
-@program
-def own_initializers_and_rates_of_parameters():
-    def build():
-        attribute = paddle.ParamAttr(
-            initializer=nn.initializer.KaimingNormal(),
-            learning_rate=0.5,
-            regularizer=paddle.regularizer.L2Decay(1e-3),
-        )
-        return nn.Sequential(nn.Linear(WIDTH, CLASSES, weight_attr=attribute))
-
-    return {"model": build}
-
-
 # Datasets with files, caches, locks and counters.
 
 
@@ -577,12 +403,6 @@ class Mapped(paddle.io.Dataset):
 def lazily_opened_arrays():
     write_arrays()
     return {"train": Mapped(), "valid": Mapped()}
-
-
-@program
-def lazily_opened_arrays_in_workers():
-    write_arrays()
-    return {"train": Mapped(), "valid": None, "num_workers": 2, "epochs": 1}
 
 
 class Zipped(paddle.io.Dataset):
@@ -760,36 +580,7 @@ def samples_prepared_by_threads():
     return {"train": Prepared(), "valid": Prepared()}
 
 
-@program
-def curriculum_by_epochs():
-    class Harder(Points):
-        def __init__(self):
-            super().__init__()
-            self.epoch = 0
-
-        def set_epoch(self, epoch):
-            self.epoch = epoch
-
-        def __getitem__(self, index):
-            point, label = super().__getitem__(index)
-            return point + 0.1 * self.epoch * np.random.randn(WIDTH).astype("float32"), label
-
-    return {"train": Harder()}
-
-
-@program
-def noise_from_the_global_generators():
-    return {"train": Points(noise=0.1)}
-
-
 # Feeding.
-
-
-@program
-def tensor_dataset():
-    points = Points()
-    tensors = [paddle.to_tensor(points.points), paddle.to_tensor(points.classes)]
-    return {"train": paddle.io.TensorDataset(tensors)}
 
 
 @program
@@ -835,20 +626,6 @@ def iterable_dataset():
 
 
 @program
-def data_loader():
-    return {
-        "train": paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, drop_last=True),
-        "valid": paddle.io.DataLoader(Points(17), batch_size=8),
-    }
-
-
-@program
-def data_loader_with_workers():
-    data = paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, num_workers=2)
-    return {"train": data, "epochs": 1}
-
-
-@program
 def data_loader_whose_workers_persist():
     options = {"num_workers": 2, "persistent_workers": True}
     data = paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, **options)
@@ -867,75 +644,11 @@ def samplers_of_paddle():
     }
 
 
-class Buckets(paddle.io.BatchSampler):
-    """Batches of samples of the same class, in random order."""
-
-    def __init__(self, classes, batch_size):
-        super().__init__(dataset=range(len(classes)), batch_size=batch_size)
-        self.buckets = [np.flatnonzero(classes == kind) for kind in range(CLASSES)]
-        self.size = batch_size
-
-    def __iter__(self):
-        parts = [np.array_split(one, -(-len(one) // self.size)) for one in self.buckets]
-        batches = [part.tolist() for bucket in parts for part in bucket]
-        np.random.shuffle(batches)
-        return iter(batches)
-
-    def __len__(self):
-        return sum(-(-len(one) // self.size) for one in self.buckets)
-
-
-@program
-def batch_sampler_of_its_own():
-    data = Points()
-    return {"train": paddle.io.DataLoader(data, batch_sampler=Buckets(data.classes, 6))}
-
-
 @program
 def data_loader_that_resumes():
     data = Points()
     sampler = ResumableBatchSampler(data, batch_size=8, seed=1)
     return {"train": paddle.io.DataLoader(data, batch_sampler=sampler)}
-
-
-@program
-def generator_function_of_batches():
-    data = Points()
-
-    def batches():
-        order = np.random.permutation(len(data))
-        for start in range(0, len(order), 8):
-            part = order[start : start + 8]
-            yield paddle.to_tensor(data.points[part]), paddle.to_tensor(data.classes[part])
-
-    return {"train": batches, "valid": batches}
-
-
-@program
-def padding_collate_function():
-    class Sentences(Texts):
-        def __getitem__(self, index):
-            words, label = super().__getitem__(index)
-            return words[: 1 + index % LENGTH], label
-
-    longest = Counter()
-
-    def pad(samples):
-        length = max(len(words) for words, _ in samples)
-        longest[length] += 1
-        rows = [np.pad(words, (0, length - len(words))) for words, _ in samples]
-        return np.stack(rows), np.stack([label for _, label in samples])
-
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 4, padding_idx=0)
-            self.out = nn.Linear(4, CLASSES)
-
-        def forward(self, words):
-            return self.out(self.words(words).sum(axis=1))
-
-    return {"model": Net, "train": Sentences(), "valid": Sentences(), "collate_fn": pad}
 
 
 @program
@@ -953,79 +666,7 @@ def mixed_samples():
     return {"collate_fn": mix, "loss": functools.partial(F.cross_entropy, soft_label=True)}
 
 
-@program
-def several_inputs():
-    class Pairs(Points):
-        def __getitem__(self, index):
-            point, label = super().__getitem__(index)
-            return point[:4], point[4:], label
-
-    class Net(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right = nn.Linear(4, CLASSES), nn.Linear(WIDTH - 4, CLASSES)
-
-        def forward(self, left, right):
-            return self.left(left) + self.right(right)
-
-    return {"model": Net, "train": Pairs(), "valid": Pairs()}
-
-
 # Losses, metrics and steps.
-
-
-@program
-def multi_task_losses_of_dict_batches():
-    weights = {"class": 1.0, "total": 0.1}
-    newest = {}
-
-    def step(model, batch):
-        labels, total = batch["targets"]
-        logits, estimate = model(batch["point"])
-        losses = {"class": F.cross_entropy(logits, labels), "total": F.mse_loss(estimate, total)}
-        newest.update(losses)
-        loss = sum(weights[name] * value for name, value in losses.items())
-        return {"loss": loss, **{f"loss_{name}": value for name, value in losses.items()}}
-
-    data = Points(target="dict")
-    return {"model": TwoHeads, "train": data, "valid": data, "step": step}
-
-
-@program
-def step_that_prints_and_keeps_its_losses():
-    losses, last = [], {"time": time.time()}
-
-    def step(model, batch):
-        points, labels = batch
-        logits = model(points)
-        loss = F.cross_entropy(logits, labels)
-        losses.append(loss.item())
-        if len(losses) % 5 == 0:
-            print(f"{len(losses)}: {np.mean(losses[-5:]):.3f}, {time.time() - last['time']:.1f} s")
-            last["time"] = time.time()
-        return {
-            "loss": loss,
-            "acc": (logits.argmax(axis=1) == labels.flatten()).sum() / len(labels),
-        }
-
-    return {"step": step}
-
-
-seen_samples, seen_batches = 0, []
-
-
-@program
-def counters_in_globals_for_logging():
-    def step(model, batch):
-        global seen_samples
-        points, labels = batch
-        seen_samples += len(labels)
-        seen_batches.append(time.time())
-        if len(seen_batches) % 4 == 0:
-            log.info("%d samples", seen_samples)
-        return {"loss": F.cross_entropy(model(points), labels)}
-
-    return {"step": step}
 
 
 @program
@@ -1080,18 +721,6 @@ def distilled_from_a_frozen_teacher():
 
 
 @program
-def focal_loss():
-    def focal(gamma):
-        def loss(outputs, labels):
-            log_p = F.log_softmax(outputs).take_along_axis(labels, axis=1)
-            return -((1 - log_p.exp()) ** gamma * log_p).mean()
-
-        return loss
-
-    return {"loss": focal(2.0)}
-
-
-@program
 def loss_without_parameters():
     class Smoothed(nn.Layer):
         def __init__(self, epsilon):
@@ -1107,113 +736,11 @@ def loss_without_parameters():
     return {"loss": Smoothed(0.1)}
 
 
-@program
-def weighted_loss_that_ignores_a_label():
-    weight = paddle.to_tensor([1.0, 2.0, 0.5])
-    return {"loss": nn.CrossEntropyLoss(weight=weight, ignore_index=2)}
-
-
-@program
-def regression_with_a_scaler():
-    data = Points()
-    targets = data.points.sum(axis=1, keepdims=True)
-    scaler = types.SimpleNamespace(mean=targets.mean(), std=targets.std())
-    samples = [(p, (t - scaler.mean) / scaler.std) for p, t in zip(data.points, targets)]
-
-    def error(outputs, labels):
-        return ((outputs - labels) * float(scaler.std)).abs().mean()
-
-    return {
-        "model": lambda: nn.Linear(WIDTH, 1),
-        "train": samples,
-        "valid": samples,
-        "loss": nn.SmoothL1Loss(),
-        "metrics": {"error": error},
-    }
-
-
-@program
-def metrics_with_running_statistics():
-    class Confusion:
-        """Counts for itself, too, to be drawn afterwards."""
-
-        def __init__(self):
-            self.matrix, self.batches, self.average = np.zeros([CLASSES, CLASSES]), 0, None
-
-        def __call__(self, outputs, labels):
-            guesses, truth = outputs.argmax(axis=1).numpy(), labels.numpy().flatten()
-            np.add.at(self.matrix, (truth, guesses), 1)
-            self.batches += 1
-            accuracy = (guesses == truth).mean()
-            last = accuracy if self.average is None else self.average
-            self.average = 0.9 * last + 0.1 * accuracy
-            return Mean((guesses == truth).sum(), len(truth))
-
-    def recall(outputs, labels):
-        is_first = labels.flatten() == 0
-        hits = paddle.logical_and(outputs.argmax(axis=1) == 0, is_first)
-        return Sums(paddle.stack([hits.sum(), is_first.sum()]), lambda v: v[0] / max(v[1], 1))
-
-    return {"metrics": {"acc": Confusion(), "recall": recall}}
-
-
-@program
-def metrics_of_paddle():
-    def macro(outputs, labels):
-        hits = outputs.argmax(axis=1) == labels.flatten()
-        return np.mean([hits[labels.flatten() == one].mean() for one in np.unique(labels)])
-
-    accuracy = paddle.metric.Accuracy(topk=(1, 2))
-    return {
-        "metrics": {"acc": accuracy, "macro": Gathered(macro)},
-        "monitor": "valid/macro",
-        "mode": "max",
-    }
-
-
 # Optimizers and options.
-
-
-@program
-def parameter_groups_and_clipping():
-    def optimizer(parameters):
-        decayed = [one for one in parameters if len(one.shape) > 1]
-        others = [one for one in parameters if len(one.shape) == 1]
-        groups = [
-            {"params": decayed, "weight_decay": 0.01},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        clip = nn.ClipGradByGlobalNorm(1.0)
-        return paddle.optimizer.AdamW(0.01, parameters=groups, grad_clip=clip)
-
-    return {"optimizer": optimizer}
-
-
-@program
-def clipping_of_values():
-    def optimizer(parameters):
-        clip, decay = nn.ClipGradByValue(0.1), paddle.regularizer.L1Decay(1e-4)
-        return paddle.optimizer.Momentum(
-            0.1, 0.9, parameters, use_nesterov=True, weight_decay=decay, grad_clip=clip
-        )
-
-    return {"optimizer": optimizer}
 
 
 def with_schedule(make):
     return lambda parameters: paddle.optimizer.Adam(make(), parameters=parameters)
-
-
-@program
-def rate_reduced_on_a_plateau():
-    schedule = functools.partial(lr.ReduceOnPlateau, 0.1, patience=0)
-    return {"optimizer": with_schedule(schedule)}
-
-
-@program
-def warmup_and_cosine():
-    cosine = functools.partial(lr.CosineAnnealingDecay, 0.1, T_max=8)
-    return {"optimizer": with_schedule(lambda: lr.LinearWarmup(cosine(), 3, 0.0, 0.1))}
 
 
 @program
@@ -1225,35 +752,6 @@ def schedule_by_a_closure():
         return rates[-1]
 
     return {"optimizer": with_schedule(lambda: lr.LambdaDecay(0.1, factor))}
-
-
-@program
-def schedule_by_epochs():
-    schedule = functools.partial(lr.MultiStepDecay, 0.1, milestones=[1])
-    return {"optimizer": with_schedule(schedule), "schedule_every": "epoch"}
-
-
-@program
-def moving_average_of_the_weights():
-    return {"ema": 0.9, "model": lambda: perceptron(nn.BatchNorm1D(16))}
-
-
-@program
-def accumulated_batches():
-    return {"accumulate": 2}
-
-
-@program
-def divided_batches():
-    return {"grad_shards": 2, "model": lambda: perceptron(nn.Dropout(0.1))}
-
-
-@program
-def early_stopping():
-    def still(parameters):
-        return paddle.optimizer.SGD(0.0, parameters)
-
-    return {"optimizer": still, "epochs": 9, "early_stop_patience": 1}
 
 
 # Callbacks.
@@ -1312,30 +810,28 @@ def net_that_the_script_goes_on_using():
     return {"model": net, "optimizer": optimizer, "callbacks": [Predicts()]}
 
 
-@pytest.fixture
-def records(caplog):
-    """The records so far of every logger, of level WARNING and above."""
-    loggers = [logging.getLogger(name) for name in ("paddle_mnist", "paddle")]
-    for logger in loggers:  # which do not propagate
-        logger.addHandler(caplog.handler)
-    yield lambda: [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    for logger in loggers:
-        logger.removeHandler(caplog.handler)
+IN_MAKE_TEST = """
+    weight_norm activations_kept_by_a_forward_hook masks_cached_by_length
+    statistics_of_activations_and_times config_object_and_logger_on_the_model
+    data_parallel_in_one_process image_cache recomputed_activations data_base
+    lazily_opened_zip_file_in_workers functions_that_remember samples_prepared_by_threads
+    iterable_dataset samplers_of_paddle mixed_samples step_that_is_a_method schedule_by_a_closure
+    callback_with_history_and_times net_that_the_script_goes_on_using
+""".split()
+OTHERS = [name for name in PROGRAMS if name not in IN_MAKE_TEST]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_an_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch, records):
+@pytest.mark.parametrize(
+    "name", [*IN_MAKE_TEST, *(pytest.param(name, marks=pytest.mark.release) for name in OTHERS)]
+)
+def test_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gc.collect()  # else what an earlier program has left open is warned of here
     gc.freeze()  # what is left, all modules and tests, takes long to look through each time
     for seed in (random.seed, np.random.seed, paddle.seed):
         seed(0)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with silent():
         given = PROGRAMS[name]()
         without = {"loss": None} if "step" in given else {}
         result = fit(**grouped(**{**arguments(), **without, **given}))
-    assert result.stopped == ("early" if "early_stop_patience" in given else "finished")
-    texts = [str(one.message) for one in warned]
-    assert [text for text in texts if not any(words in text for words in PADDLE_SAYS)] == []
-    assert records() == []
+    assert result.stopped == "finished"

@@ -1,0 +1,43 @@
+"""What an ordinary training says: nothing, neither as a warning nor in a log."""
+
+import contextlib
+import logging
+import warnings
+
+# What Paddle says itself, whoever trains: of BatchNorm, DataParallel and LookAhead.
+PADDLE_SAYS = (
+    "we now always track global mean",
+    "return to single-card operation",
+    "is executed through `append_op`",
+)
+
+
+class _Kept(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def silent(*allowed):
+    """Fail afterwards if there was a warning, or a line of a log of level WARNING or above.
+
+    allowed: parts of those that there may be.
+    """
+    kept = _Kept()
+    loggers = [logging.getLogger(name) for name in ("paddle_mnist", "paddle")]
+    for logger in loggers:  # which do not propagate
+        logger.addHandler(kept)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(kept)
+    texts = [*kept.texts, *(str(one.message) for one in warned)]
+    texts = [text for text in texts if not any(words in text for words in (*PADDLE_SAYS, *allowed))]
+    assert not texts, texts
