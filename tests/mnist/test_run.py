@@ -152,6 +152,25 @@ def test_second_process_in_a_directory_exits_with_75(train, tmp_path, tiny):
     train("--fresh", "--epochs", "1")  # the lock died with its holder
 
 
+def test_suspended_run_whose_lock_is_broken_exits_with_75(train, tmp_path, tiny, run_of_command):
+    """It was taken for dead on another machine; continued, it changes nothing of the run."""
+    process = start(tmp_path, tiny)
+    wait_for(tmp_path / "run/checkpoints/mnist_epoch0.json", process)
+    process.send_signal(signal.SIGSTOP)
+    record = tmp_path / "run/.lock.json"
+    values = json.loads(record.read_text())
+    values["process"]["host"] = "gone-node"
+    record.write_text(json.dumps(values))
+    os.utime(record, (0, 0))
+    error = train(expect=75).stderr
+    assert f"process {process.pid} on host gone-node" in error and "--break_lock_after" in error
+    assert "breaking the lock of" in train("--break_lock_after", "3600").stdout
+    process.send_signal(signal.SIGCONT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75 and "has lost its lock" in output, output
+    same_end(tmp_path / "run", run_of_command)
+
+
 @pytest.mark.parametrize(
     ("lost", "part"), [("*.pdparams", "no valid checkpoint"), ("*.json", "no manifest")]
 )
