@@ -1,21 +1,18 @@
 """Save and restore the state beside the weights and the optimizer's state_dict.
 
-This is the state of objects that the caller names and of other optimizers, the attributes of
-optimizers and schedules that their state_dict omits, tensors of layers other than the model, and
-values elsewhere on which the steps depend, as the rehearsal has found.
+There is one rule. Saved are the parts, which are objects with a state_dict: those that the caller
+names, and other optimizers; and every plain value that can be reached and that differs from what it
+was before this process loaded a checkpoint. What was saved once is saved in every later checkpoint.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Optional
 
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.found_state import FoundState
-from paddle_mnist.checkpoint.late_changes import LateChanges
 from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
 from paddle_mnist.checkpoint.optimizer_state import (
     Parameters,
@@ -24,37 +21,47 @@ from paddle_mnist.checkpoint.optimizer_state import (
     optimizer_contents,
     optimizer_parameters,
 )
-from paddle_mnist.checkpoint.places import find, may_be_put, put, walk
+from paddle_mnist.checkpoint.places import find, may_be_put, put, unit, walk
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
     digest_of,
     is_plain,
     is_tensor,
+    nbytes,
     pack,
     unpack,
 )
-from paddle_mnist.checkpoint.reachable import Path, describe, identity
+from paddle_mnist.checkpoint.reachable import (
+    Path,
+    describe,
+    identity,
+    is_registered,
+    is_users,
+)
 from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.snapshot import Snapshot, data_snapshot, is_iterator
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
+from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
 
 LOSS = "loss"  # the root that is the loss
 DATA_ROOTS = ("train", "valid", "collate_fn")
+MOST_BYTES = 16 * 2**20  # of a value that the first steps do not change, and later ones do
 
 
 class FurtherState:
     """Saves and restores the state beside the weights and the optimizer's state_dict.
 
     roots: the objects that may hold state, by name. "optimizer" and "schedule" are those of the
-        training.
+        training. What they hold now is what later values are compared with.
     named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
         contain the state of those in `optional`.
-    values: (attribute) the paths of values elsewhere to save. `fit` finds them; loading a
-        checkpoint adds those that it contains. left: (attribute) the `identity` of the paths that
-        need not be saved.
+    optimizers: (attribute) the other optimizers that the roots hold, by path.
+    saved: (attribute) the paths of values that every checkpoint has from now on. left: (attribute)
+        the `identity` of paths whose values no checkpoint has.
     parameters: (attribute) the parameters that the optimizer may have, by structured name: the
         model's, and those of a loss that is a layer, such as "loss/centers"; and `optimized`.
     optimized: (attribute) those that it has beside these, of objects that step uses, for example,
@@ -85,33 +92,63 @@ class FurtherState:
         self._tensors = [value for layer in layers for value in layer.state_dict().values()]
         self.known = set(map(id, self._tensors))
         # Data are examined separately, even if a callback, for example, refers to them.
-        roots_of_data = self.data.values()
-        splits = [one.values() if isinstance(one, Mapping) else [one] for one in roots_of_data]
-        self.others_known = self.known | set(map(id, chain.from_iterable(splits)))
+        self.others_known = self.known | set(map(id, _values_of(self.data)))
         self._optimized = self._optimized_elsewhere()
         self.optimized: Parameters = {
             describe(path).replace(".", "/", 1): p for path, p in self._optimized.items()
         }
         self.parameters.update(self.optimized)
-        self.values: list[Path] = []
+        self.saved: dict[Path, None] = {}  # in the order in which they were found
         self.left: set[str] = set()
-        self._is_frozen = self._frozen()
-        self.found = FoundState(optimizer, self.others, self.known, self.others_known)
+        self.optimizers: dict[Path, paddle.optimizer.Optimizer] = {}
+        self.told: set[str] = set()
+        self._was_frozen = self._frozen()
         self._loaded: Optional[tuple[Mapping[str, Any], bool]] = None
-        self._late: Optional[LateChanges] = None
+        self._find_optimizers()
+        self._beginnings = [
+            Snapshot(
+                self.others,
+                self.others_known,
+                most_bytes=4 * MOST_BYTES,
+                is_state=lambda place: self.is_state(place.path),
+                keeps_digests=True,
+            ),
+            data_snapshot(self.data),
+        ]
 
-    def restore_what_callbacks_made(self) -> None:
-        """Find what the callbacks have made before the training, and restore its state, too.
+    def _find_optimizers(self) -> None:
+        self.optimizers = {
+            place.path: place.value
+            for place in walk(self.others, self.others_known)
+            if isinstance(place.value, paddle.optimizer.Optimizer)
+            and not (place.is_alias or place.is_internal or place.value is self.optimizer)
+        }
 
-        For a resume: require the objects of the run, load the optimizers that are new, and load all
-        values again.
+    def is_state(self, path: Path) -> bool:
+        """Return whether a value is a tensor of a layer, or belongs to an optimizer or schedule."""
+        if path[0][1] in ("optimizer", "schedule"):
+            return True
+        if any(path[: len(held)] == held for held in self.optimizers):
+            return True
+        return is_registered(find(self.roots, path[:-1]), path[-1])
+
+    def begin(self) -> None:
+        """Find what the callbacks have made before the training, and restore its state, too."""
+        before = set(self.optimizers)
+        self._find_optimizers()
+        for beginning in self._beginnings:
+            beginning.extend()
+        self.load_rest({*self.optimizers} - before)
+
+    def load_rest(self, new: Collection[Path] = ()) -> None:
+        """Load what `load_first` may have left out, and require the objects of the run.
+
+        new: the paths of optimizers that have been made since then.
         """
-        before = set(self.found.optimizers)
-        self.found.discover()
         if self._loaded:
             (saved, schedule), self._loaded = self._loaded, None
             self._require_names(saved, saved["path"])
-            self.load_optimizers(saved, only={*self.found.optimizers} - before)
+            self.load_optimizers(saved, only=new)
             self.load_values(saved, schedule)
 
     def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
@@ -127,45 +164,113 @@ class FurtherState:
 
         Not for those that the pass itself has changed: the caller trains them.
         """
-        changed = self.found.changed()
+        changed, _ = self.changed()
         used = {
             describe(place.path): place.value
             for place in walk(self.others)
             if is_tensor(place.value) and not place.is_alias and place.path not in changed
             if hasattr(place.value, "trainable") and place.value.grad is not None  # a parameter
         }
-        require_trained(used, [self.optimizer, *self.found.optimizers.values()])
+        require_trained(used, [self.optimizer, *self.optimizers.values()])
 
-    def watch_for_late_changes(self, is_alone: bool) -> None:
-        """Watch for values that change from now on. is_alone: whether there is one process."""
-        if is_alone:  # in several, each may count its own
-            self._late = LateChanges(self.others, self.others_known, self._is_known)
+    def changed(self) -> tuple[dict[Path, Any], list[Path]]:
+        """Return the plain values that differ from the beginning, and the paths of other values.
 
-    def _is_known(self, path: Path) -> bool:
-        beginnings = [path[:length] for length in range(1, len(path) + 1)]
-        is_known = any(identity(one) in self.left or one in self.values for one in beginnings)
-        return is_known or self.found.is_saved(path)
+        A value is saved as a whole: at the shortest beginning of its path that leads to plain data.
+        """
+        numbers = schedule_numbers(self.optimizer)
+        values: dict[Path, Any] = {}
+        others: dict[Path, None] = {}
+        for beginning in self._beginnings:
+            for change in beginning.changes():
+                path = change.path
+                lengths = range(2, len(path) + 1)
+                if any(path[:length] in values or path[:length] in others for length in lengths):
+                    continue  # one of many changes in the same value
+                if path[0][1] == "schedule" and _is_in(numbers, path[1:]):
+                    continue  # the manifest has it
+                where = unit(self.roots, path, self.known)
+                if where is None:
+                    others[path] = None
+                else:
+                    values[where] = find(self.roots, where)
+        return values, list(others)
+
+    def save_changed(self, has_limit: bool = True) -> list[Path]:
+        """Have checkpoints hold the values that differ from the beginning, from now on.
+
+        has_limit: whether to leave out values of more than `MOST_BYTES`, except tensors of layers,
+        optimizers and schedules. Returns the paths of what has changed and cannot be saved.
+        """
+        changed, others = self.changed()
+        others += [one for one in self.saved if not self._is_plain(find(self.roots, one))]
+        for path, value in changed.items():
+            if path in self.saved or identity(path) in self.left:
+                continue
+            if has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path):
+                others.append(path)
+            else:
+                self.saved[path] = None
+        return others
+
+    def log_unsaved(self, paths: Iterable[Path]) -> None:
+        """Log once what has changed and cannot be saved; warn of what later steps depend on."""
+        made: list[str] = []
+        acting: list[str] = []
+        others: list[str] = []
+        for path in paths:
+            name, value = identity(path), find(self.roots, path)
+            is_ours = path[-1][0] == "hook" and not is_users(
+                getattr(value, "__module__", type(value).__module__)
+            )  # such as the hooks of a watch
+            if is_ours or name in self.told or name in self.left:
+                continue
+            self.told.add(name)
+            if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
+                made.append(describe(path))
+            elif path[0][1] in ("optimizer", "schedule") or (
+                is_iterator(value) and path[0][1] not in DATA_ROOTS
+            ):
+                acting.append(describe(path))
+            else:
+                others.append(describe(path))
+        if made:
+            log.warning(
+                "%s has been made after the first steps, and checkpoints do not contain it, so a "
+                "resumed run may end with other bits; make it before, or give fit state={...}",
+                listed(made),
+            )
+        if acting:
+            log.warning(
+                "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
+                "other bits; expected a change of numbers, strings, arrays or tensors",
+                listed(acting),
+            )
+        if others:
+            log.info("changed, and not saved: %s", listed(others))
 
     def contents(self) -> dict[str, Any]:
-        """Return the state as plain data. Raises ConfigError for values that are not plain."""
+        """Return the state as plain data. Raises ConfigError for a state_dict that is not plain."""
         return {
             "named": {name: state_of(part, name) for name, part in self.parts.items()},
             "optimizers": {
                 describe(path): optimizer_contents(optimizer, self._parameters_of(optimizer))
-                for path, optimizer in self.found.optimizers.items()
+                for path, optimizer in self.optimizers.items()
             },
-            "values": [
-                [self._packed_path(path), _plain(value, describe(path))]
-                for path, value in self._values().items()
-            ],
+            "values": [[self._packed_path(path), value] for path, value in self._values().items()],
             "frozen": self._frozen(),
             "left": sorted(self.left),
         }
 
-    def files(self) -> dict[str, SavedState]:
-        """Return the contents of the checkpoint's file by its suffix; {} if there is no state."""
+    def files(self, is_logged: bool = True) -> dict[str, SavedState]:
+        """Return the contents of the checkpoint's file by its suffix; {} if there is no state.
+
+        is_logged: whether to save, from now on, what has changed, and to log what cannot be saved.
+        """
+        if is_logged:
+            self.log_unsaved(self.save_changed())
         contents = self.contents()
-        if self._frozen() == self._is_frozen and not any(
+        if self._frozen() == self._was_frozen and not any(
             contents[kind] for kind in ("named", "optimizers", "values")
         ):
             return {}
@@ -174,7 +279,7 @@ class FurtherState:
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, but for the optional ones."""
         contents = self.contents()
-        values = {describe(self._unpacked_path(path)): value for path, value in contents["values"]}
+        values = {describe(self.unpacked_path(path)): value for path, value in contents["values"]}
         parts = {**contents["named"], **contents["optimizers"], **values}
         return {name: digest_of(part) for name, part in parts.items() if name not in self.optional}
 
@@ -203,12 +308,12 @@ class FurtherState:
 
         only: the paths of those to load, if not all.
         """
-        for path, optimizer in self.found.optimizers.items():
+        for path, optimizer in self.optimizers.items():
             contents = saved["optimizers"].get(describe(path))
             if only is not None and path not in only:
                 continue
             if contents is None or not (is_own or path[0][1] == "optimizer"):
-                continue  # `restore_what_callbacks_made` raises for the same training
+                continue  # `load_rest` raises for the same training
             parameters = self._parameters_of(optimizer)
             load_structured_state(
                 optimizer,
@@ -223,7 +328,7 @@ class FurtherState:
     def load_first(self, saved: Mapping[str, Any], schedule: bool, is_own: bool) -> None:
         """Load what is there before the callbacks' `before_training`.
 
-        `restore_what_callbacks_made` loads all. For the arguments, see `load_checkpoint`.
+        `load_rest` loads all. For the arguments, see `load_checkpoint`.
         """
         self._loaded = (saved, schedule) if is_own else None
         self.load_values(saved, schedule, is_own, is_complete=False)
@@ -252,14 +357,14 @@ class FurtherState:
         for name, part in self.parts.items():
             if name in saved["named"] and is_own:
                 set_state(part, saved["named"][name], saved["path"])
-        self.values, self.left = [], {*saved["left"]}
+        self.saved, self.left = {}, {*saved["left"]}
         places = {
             place.path: place
             for roots, known in ((self.others, self.others_known), (self.data, self.known))
             for place in walk(roots, known)
         }
         for packed, value in saved["values"]:
-            path = self._unpacked_path(packed)
+            path = self.unpacked_path(packed)
             root = path[0][1]
             is_rate = root == "schedule" or path[-1] == ("attribute", "_learning_rate")
             if (is_rate and not schedule) or not (is_own or root == "optimizer"):
@@ -275,11 +380,10 @@ class FurtherState:
                     f"{saved['path']}: holds a value for {describe(path)}, which does not exist; "
                     "expected the program that wrote the checkpoint"
                 )
-            if not self.found.has(path):
-                self.values.append(path)
+            self.saved[path] = None
         for name, is_frozen in saved["frozen"].items() if is_own else ():
             self.parameters[name].stop_gradient = is_frozen
-        for optimizer in (self.optimizer, *self.found.optimizers.values()):
+        for optimizer in (self.optimizer, *self.optimizers.values()):
             if isinstance(optimizer._learning_rate, float):
                 optimizer.set_lr(optimizer._learning_rate)  # also updates Paddle's tensor of it
 
@@ -287,7 +391,7 @@ class FurtherState:
         """Raise CheckpointError unless the contents of a file have the structure of `contents`."""
         try:
             for packed, _ in saved["values"]:
-                self._unpacked_path(packed)[0]
+                self.unpacked_path(packed)[0]
             known = isinstance(saved["named"], dict) and {*saved["frozen"]} <= {*self.parameters}
             known &= all(isinstance(is_frozen, bool) for is_frozen in saved["frozen"].values())
             known &= all(isinstance(name, str) for name in saved.get("left", ()))
@@ -303,15 +407,21 @@ class FurtherState:
                 "training; use another checkpoint"
             )
 
+    def _is_plain(self, value: Any) -> bool:
+        return value is ABSENT or is_plain(value, self.known)
+
     def _values(self) -> dict[Path, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
         # Always, since another process may begin with others; those in `known` are saved elsewhere.
-        own = {path: p for path, p in self._optimized.items() if id(p) not in self.known}
-        values: dict[Path, Any] = {**own, **self.found.changed()}
-        if self._late:
-            values.update(self._late.values())
-        values.update({path: find(self.roots, path) for path in self.values})
-        return {path: value for path, value in values.items() if value is not ABSENT}
+        values: dict[Path, Any] = {
+            path: p for path, p in self._optimized.items() if id(p) not in self.known
+        }
+        values.update({path: find(self.roots, path) for path in self.saved})
+        return {
+            path: value
+            for path, value in values.items()
+            if value is not ABSENT and self._is_plain(value)
+        }
 
     def _parameters_of(self, optimizer: paddle.optimizer.Optimizer) -> Parameters:
         """Return an optimizer's parameters by their names in the model, or else by number."""
@@ -332,7 +442,8 @@ class FurtherState:
                 packed.append([kind, _plain(key, describe(path))])
         return packed
 
-    def _unpacked_path(self, packed: Sequence[Any]) -> Path:
+    def unpacked_path(self, packed: Sequence[Any]) -> Path:
+        """Return a path that a checkpoint holds."""
         path: list[Any] = []
         for kind, key in packed:
             if kind == "parameter":
@@ -346,7 +457,7 @@ class FurtherState:
     def _require_names(self, saved: Mapping[str, Any], path: FilePath) -> None:
         """Raise CheckpointError unless a checkpoint has exactly the current objects."""
         there = {*saved["named"], *saved["optimizers"]} - {*self.optional}
-        now = {*self.named, *map(describe, self.found.optimizers)}
+        now = {*self.named, *map(describe, self.optimizers)}
         there = {name for name in there if name in now or not name.startswith("callbacks[")}
         if there == now:
             return
@@ -360,6 +471,23 @@ class FurtherState:
             + "; expected the same objects as in the run; or start a new run from its weights, "
             + f"with {weights_alone()}"
         )
+
+
+def _is_in(numbers: Any, path: Path) -> bool:
+    """Return whether the numbers of a schedule, by name, contain the value at a path."""
+    for kind, key in path:
+        if not isinstance(numbers, Mapping):
+            return True
+        if kind != "attribute" or key not in numbers:
+            return False
+        numbers = numbers[key]
+    return not isinstance(numbers, Mapping)
+
+
+def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield some roots, and those in a dict."""
+    for root in roots.values():
+        yield from root.values() if isinstance(root, Mapping) else [root]
 
 
 def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:

@@ -66,6 +66,8 @@ def is_plain(
     known: the `id` of tensors that do not count, such as the parameters of a model. most_items: the
     limit on the items of a container; None for no limit.
     """
+    if isinstance(value, np.memmap):  # stands for a file
+        return False
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
     if is_tensor(value):
@@ -84,6 +86,19 @@ def is_plain(
             return False
         items = list(value.values())
     return all(is_plain(item, known, depth - 1, most_items) for item in items)
+
+
+def nbytes(value: Any) -> int:
+    """Return the bytes of the arrays, tensors, buffers and strings in plain data."""
+    if isinstance(value, Mapping):
+        return sum(map(nbytes, value.values()))
+    if isinstance(value, (list, tuple, collections.deque)):
+        return sum(map(nbytes, value))
+    if is_tensor(value):
+        return int(value.size) * int(value.element_size())
+    if isinstance(value, BUFFERS):
+        return memoryview(value).nbytes
+    return value.nbytes if isinstance(value, (np.ndarray, np.generic)) else sys.getsizeof(value)
 
 
 def _is_namedtuple(kind: Any) -> bool:
@@ -106,6 +121,8 @@ def replace_in_place(current: Any, new: Any) -> bool:
 
     Other references to the object then see the new contents, too. The kinds of dict may differ.
     """
+    if current is new:
+        return True
     if isinstance(current, dict) and isinstance(new, dict):
         current.clear()
         current.update(new)

@@ -31,6 +31,7 @@ from paddle_mnist.checkpoint.plain_data import ABSENT, is_leaf, is_tensor
 Step = tuple[str, Any]
 Path = tuple[Step, ...]  # the first step, of kind "root", names the object where the path begins
 
+OURS = "_paddle_mnist"  # how the names of attributes begin that this package adds
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 _SEQUENCES = (list, tuple, collections.deque)
@@ -102,7 +103,8 @@ def own_steps(value: Any) -> Iterator[Step]:
     elif is_entered(value):
         names = dict.fromkeys([*getattr(value, "__dict__", ()), *_slots(value)])
         opened = _opened_by_bases(type(value))
-        yield from (("attribute", name) for name in names if name not in opened)
+        kept = [name for name in names if name not in opened and not name.startswith(OURS)]
+        yield from (("attribute", name) for name in kept)
 
 
 def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:
@@ -252,10 +254,13 @@ def is_internal(value: Any, step: Step) -> bool:
         return False
     if isinstance(value, nn.Layer):
         is_paddles = type(value).__module__.startswith("paddle.")
-        return name == "training" or (is_paddles and name.startswith("_"))
+        is_hidden = is_paddles and name.startswith("_") and not is_registered(value, step)
+        return name == "training" or is_hidden
     if isinstance(value, LRScheduler):
         return name in ("_var_name", "keys")
     if not isinstance(value, paddle.optimizer.Optimizer) or name in _OPEN:
+        return False
+    if isinstance(vars(value).get(name), float):  # such as `_weight_decay` and `_beta1`
         return False
     is_paddles = type(value).__module__.startswith("paddle.optimizer")
     return is_paddles or name in _internals(paddle.optimizer.Optimizer)

@@ -21,11 +21,13 @@ from paddle_mnist.checkpoint.plain_data import (
     MOST_ITEMS,
     SCALARS,
     SETS,
+    digest_of,
     equal,
     generator_state,
     is_leaf,
     is_plain,
     is_tensor,
+    nbytes,
     replace_in_place,
     set_generator_state,
 )
@@ -34,6 +36,16 @@ from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array
 
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
+LARGE = 2**16  # bytes of an array of which a digest may be kept
+# Limits for data, whose arrays may be larger than the free memory.
+DATA_ITEMS, DATA_BYTES = 1_000, 2**20
+
+
+@dataclass(frozen=True)
+class _Digest:
+    """The SHA-256 of an array."""
+
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Snapshot:
     most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
     is_state: whether an array is copied whatever its size.
     has_internals: whether to include values that Paddle itself manages.
+    keeps_digests: keep the SHA-256 of large arrays instead of copies, and no internals; then
+        nothing can be restored.
     skipped, uncopied: (attributes) the names of objects that exceed the limits, and the paths of
         the arrays among them.
     """
@@ -64,11 +78,13 @@ class Snapshot:
     most_bytes: int = field(default_factory=lambda: MOST_BYTES)
     is_state: Callable[[Place], bool] = lambda place: False
     has_internals: bool = True
+    keeps_digests: bool = False
     skipped: list[str] = field(default_factory=list, init=False)
     uncopied: list[Path] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._room = self.most_bytes
+        self.has_internals = self.has_internals and not self.keeps_digests
         # A list keeps the values alive, so that no `id` is used twice.
         places = list(self._walk(self.skipped))
         self._found = [place for place in places if not place.is_alias]
@@ -80,11 +96,7 @@ class Snapshot:
 
     def iterators(self) -> list[str]:
         """Return the paths of iterators, whose position cannot be read."""
-        return [
-            describe(found.path)
-            for found in self._found
-            if hasattr(type(found.value), "__next__") and not reachable.is_entered(found.value)
-        ]
+        return [describe(found.path) for found in self._found if is_iterator(found.value)]
 
     def changes(self) -> list[Change]:
         """Return the values that have changed, except internal ones; only the topmost paths."""
@@ -130,13 +142,13 @@ class Snapshot:
             return self._copy_array(found) if _has_bytes(value) else ABSENT
         if is_leaf(value):
             return set(value) if isinstance(value, SETS) else value
-        return _contents(value)
+        return _position(value) if is_iterator(value) else _contents(value)
 
     def _copy_array(self, found: Place) -> Any:
-        value = found.value
+        value, size = found.value, nbytes(found.value)
         if self.is_state(found):
-            return _copied(value)
-        size = _nbytes(value)
+            is_digest = self.keeps_digests and size > LARGE and not isinstance(value, BUFFERS)
+            return _Digest(digest_of(value)) if is_digest else _copied(value)
         if size > self._room:
             self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
             if not found.is_internal:
@@ -144,6 +156,16 @@ class Snapshot:
             return ABSENT
         self._room -= size
         return _copied(value)
+
+    def extend(self) -> None:
+        """Take in the values that were not there before, as they are now."""
+        known = {found.path for found in (*self._found, *self._aliases)}
+        new = [place for place in self._walk(self.skipped) if place.path not in known]
+        self._aliases += [one for one in new if one.is_alias and not one.is_internal]
+        new = [one for one in new if not one.is_alias]
+        self._found += new
+        self._ids |= {id(one.value) for one in new if not is_leaf(one.value)}
+        self._copies.update({one.path: self._copy(one) for one in new})
 
     def _differs(self, found: Place, now: Any) -> bool:
         before, copy = found.value, self._copies[found.path]
@@ -154,11 +176,15 @@ class Snapshot:
         if _is_array(before):
             if copy is ABSENT:
                 return _has_bytes(now) != _has_bytes(before)
+            if isinstance(copy, _Digest):
+                return not _has_bytes(now) or digest_of(now) != copy.sha256
             return not _has_bytes(now) or not equal(_comparable(now), copy)
         if isinstance(before, SETS):
             return bool(set(now) != copy)
         if is_leaf(before):
             return not equal(now, copy)
+        if is_iterator(before) and is_iterator(now):
+            return _position(now) != copy
         if isinstance(before, dict):  # its items are compared by themselves, but not their order
             return set(now) == set(copy[1][0]) and list(now) != list(copy[1][0])
         return now is not before and self._is_another(before, now)
@@ -190,20 +216,31 @@ class Snapshot:
         elif isinstance(value, set):
             if value != copy:
                 replace_in_place(value, set(copy))
-        elif not is_leaf(value):
+        elif not is_leaf(value) and not is_iterator(value):
             _restore_contents(value, *copy)
+
+
+def is_iterator(value: Any) -> bool:
+    """Return whether a value is an iterator, whose position no checkpoint can hold."""
+    return hasattr(type(value), "__next__") and not reachable.is_entered(value)
+
+
+def _position(iterator: Any) -> tuple[Any, ...]:
+    """Return what tells some positions of an iterator from others, without moving it."""
+    frame = getattr(iterator, "gi_frame", None)  # of a generator
+    if frame is not None:
+        plain = {name: repr(one) for name, one in frame.f_locals.items() if type(one) in SCALARS}
+        return frame.f_lasti, plain
+    return operator.length_hint(iterator, -1), repr(iterator)
+
+
+def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
+    """Return a snapshot of data, with low limits on its size."""
+    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, (np.ndarray, *BUFFERS)) or is_tensor(value)
-
-
-def _nbytes(value: Any) -> int:
-    """Return the bytes of an array, a tensor or a buffer."""
-    if isinstance(value, BUFFERS):
-        return memoryview(value).nbytes
-    size: int = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
-    return size
 
 
 def _copied(value: Any) -> Any:

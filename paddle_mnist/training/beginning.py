@@ -1,7 +1,6 @@
 """`Beginning`: the state of a training before its first step, to be restored after a trial."""
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,16 +8,12 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state, state_of
-from paddle_mnist.checkpoint.places import Place
 from paddle_mnist.checkpoint.plain_data import copied
-from paddle_mnist.checkpoint.snapshot import Change, Snapshot
+from paddle_mnist.checkpoint.snapshot import Change, Snapshot, data_snapshot
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import copied_array
-
-# Limits for data, whose arrays may be larger than the free memory.
-DATA_ITEMS, DATA_BYTES = 1_000, 2**20
 
 
 class Beginning:
@@ -29,8 +24,11 @@ class Beginning:
 
     def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
         self.model, self.further, self.average = model, further, average
-        is_state = functools.partial(_is_state, further)
-        others = Snapshot(further.others, further.others_known, is_state=is_state)
+        others = Snapshot(
+            further.others,
+            further.others_known,
+            is_state=lambda place: place.is_internal or further.is_state(place.path),
+        )
         self.snapshots = [others, data_snapshot(further.data)]
         self.parts = further.parts
         self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
@@ -85,11 +83,6 @@ class Beginning:
         return self.snapshots[0].skipped
 
 
-def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
-    """Return a snapshot of data, with low limits on its size."""
-    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
-
-
 @contextlib.contextmanager
 def data_restored(data: Mapping[str, Any]) -> Iterator[None]:
     """Restore at the end of the context what reading samples changes, such as a cache."""
@@ -98,11 +91,6 @@ def data_restored(data: Mapping[str, Any]) -> Iterator[None]:
         yield
     finally:
         before.put_back()
-
-
-def _is_state(further: FurtherState, place: Place) -> bool:
-    """Return whether a value belongs to a layer, an optimizer or a schedule."""
-    return place.is_internal or further.found.has(place.path)
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

@@ -316,7 +316,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     training = training.at(state)
     for callback in job.callbacks:
         callback.before_training(training)
-    job.parts.further.restore_what_callbacks_made()
+    job.parts.further.begin()
     if not checkpoint:
         if isinstance(job.arguments.model, nn.Layer):
             log.info(
@@ -326,7 +326,6 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
             )
         if job.arguments.saving.rehearse:  # a checkpoint says what else is to be saved
             rehearse(job)
-    job.parts.further.watch_for_late_changes(is_alone=job.world.size == 1)
     for callback in job.callbacks:
         callback.before_first_step(training)
     train_epochs(job, run, state, checkpoint)

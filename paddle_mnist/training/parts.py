@@ -52,7 +52,7 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     world.broadcast(further.optimized.values())
     named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
     left = {name: p for name, p in named.items() if not p.stop_gradient}
-    require_trained(left, [optimizer, *further.found.optimizers.values()])
+    require_trained(left, [optimizer, *further.optimizers.values()])
     loader = _training_loader(arguments, world)
     return TrainingParts(model, loader, schedule, optimizer, average, further)
 

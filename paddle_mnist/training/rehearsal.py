@@ -1,50 +1,47 @@
 """Rehearse the resume of a training before it starts, to find state that a checkpoint would lose.
 
-Two steps are trained, a batch of each split is evaluated, and the callbacks are called. Then the
-code that a resume uses restores the beginning, and the values that it does not restore are
-examined.
+The first steps are trained, and a checkpoint of them is made in memory. The steps after it are
+trained twice: at once, and after the beginning was put back and the code of a resume has loaded
+that checkpoint. A training whose results differ cannot be resumed, and is refused.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
 from typing import Any, Optional
 
-import numpy as np
-import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import DATA_ROOTS
+from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
+from paddle_mnist.checkpoint.further_state import DATA_ROOTS, MOST_BYTES
+from paddle_mnist.checkpoint.manifest import FURTHER, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
-from paddle_mnist.checkpoint.places import (
-    find,
-    put,
-    replace_items,
-    replaceable,
-    unit,
-    with_own_items,
-)
-from paddle_mnist.checkpoint.plain_data import copied, digest_of
-from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
-from paddle_mnist.checkpoint.snapshot import Change
+from paddle_mnist.checkpoint.places import find, unit, walk
+from paddle_mnist.checkpoint.plain_data import is_tensor, nbytes, pack
+from paddle_mnist.checkpoint.reachable import Path, describe, identity
+from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
+from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, data_restored
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
-from paddle_mnist.training.trial_steps import STEPS, Outcome, TrialSteps
+from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
 
 log = logging.getLogger("paddle_mnist")
 
-MOST_ATTEMPTS = 32  # to leave out candidates
+STEPS = 3  # of a rehearsal that finds nothing beside weights and optimizer
 REMEDY = (
     'give fit state={"name": object}, with an object that holds it and has state_dict and '
     "set_state_dict"
 )
 CLEAR = "call clear_grad() before the backward pass that adds to it"
+# Alone they may stand for what cannot be saved, such as a file that is open.
+SWITCHES = (bool, str, bytes, type(None))
 
 
 def rehearse(job: TrainingJob) -> None:
@@ -65,7 +62,7 @@ def rehearse(job: TrainingJob) -> None:
         log.info(
             "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and "
             "more if they change what is neither weights nor optimizer",
-            2 * STEPS + 1,
+            STEPS,
         )
     with rehearsing(), generators_restored(), data_restored(data):
         is_repeatable = check_samples(loader, data, "the first batch")
@@ -75,46 +72,14 @@ def rehearse(job: TrainingJob) -> None:
             _Rehearsal(job).run()
 
 
-@dataclass(eq=False)
-class _Candidate:
-    """A value that the steps have changed and the restored checkpoint has not brought back.
+@dataclass(frozen=True)
+class _Trip:
+    """A checkpoint in memory, and what came of the steps after it: `step`, on some batches."""
 
-    value: what it was after the steps; a copy if it is plain data, which can be saved.
-    parameter: the parameter whose gradient it is, if it is one.
-    """
-
-    change: Change
-    path: Path
-    value: Any
-    is_plain: bool
-    parameter: Optional[paddle.Tensor] = None
-
-    @property
-    def is_counter(self) -> bool:
-        root = self.path[0][1]
-        is_number = isinstance(self.value, (int, float, np.number)) and root not in DATA_ROOTS
-        return self.is_plain and (is_number or root == "callbacks")
-
-    @property
-    def digest(self) -> str:
-        return digest_of(self.value if self.is_plain else None)
-
-
-@dataclass(eq=False)
-class _Finding:
-    """A candidate of any process, which all of them know.
-
-    own: the candidate in this process, if it is one here. name: its path. is_plain: whether it is
-    plain data wherever it is a candidate. is_same: whether it is the same in all processes.
-    """
-
-    name: str
-    own: Optional[_Candidate]
-    is_plain: bool
-    is_same: bool
-
-    def __str__(self) -> str:
-        return describe(self.own.path) if self.own else self.name
+    checkpoint: Checkpoint
+    step: int
+    numbers: Sequence[int]
+    unbroken: Outcome
 
 
 class _Rehearsal:
@@ -123,11 +88,13 @@ class _Rehearsal:
     def __init__(self, job: TrainingJob):
         self.job, self.further, self.world = job, job.parts.further, job.world
         self.trial = TrialSteps(job)
-        self.roots = self.further.roots
         self.beginning = Beginning(job.parts.model, self.further, job.parts.average)
+        self.unsaved: dict[str, str] = {}  # what to say of each change that cannot be saved
+        self.left_out: set[str] = set()  # the `identity` of paths of values that are not loaded
+        self.error: Optional[Exception] = None
 
     def run(self) -> None:
-        """Rehearse, and choose the values to save. Raises ConfigError."""
+        """Rehearse. Raises ConfigError."""
         if self.beginning.skipped:
             log.info(
                 "too large to be examined: %s; if a step fails because the rehearsal does not "
@@ -136,104 +103,216 @@ class _Rehearsal:
                 REMEDY,
             )
         with self.beginning.kept():
-            first = self.trial.outcome()
-            candidates = self._lost()
-            # Two steps may leave a value as they found it, such as a switch, and so may the end of
-            # an epoch, such as the state of a recurrent net; one step does not.
-            self.trial.train(steps=1)
-            candidates = {**self._lost(), **candidates}
-            again = self.trial.outcome()
-            self.beginning.put_back()
-            findings = self._agreed(candidates)
-            is_repeatable = self._check_repeated(first, again)
-            needed = [finding for finding in findings if finding.is_plain]
-            if is_repeatable and findings:
-                needed = self._needed(findings, first.shared_names(again))
-        self._refuse_what_cannot_be_saved(needed)
-        own = [finding.own for finding in needed if finding.own]
-        self.further.values = [candidate.path for candidate in own]
-        self.further.left = {one.name for one in findings if one not in needed}
-        self._log(findings, needed)
+            self.trial.train(0, [0], ends_epoch=False)
+            trips = [self._trip(1, [1])]
+            # The effect of a maximum, for example, shows only on the next batches, that of values
+            # kept for each sample only on batches seen before. An odd number of steps lies between
+            # what is compared, since two may leave a value as they found it, such as a switch.
+            if self._has_hidden_state():
+                trips.append(self._trip(2, [2, 3, 0, 1]))
+            for trip in trips:
+                self._repeat(trip)
+        for path in [one for one in self.further.saved if identity(one) in self.left_out]:
+            del self.further.saved[path]
+        self.further.left |= self.left_out
+        self._log()
 
-    def _lost(self) -> dict[str, _Candidate]:
-        """Restore everything, and return the values that a checkpoint would not have restored.
-
-        Raises ConfigError if what a checkpoint holds differs between processes.
-        """
+    def _trip(self, step: int, numbers: Sequence[int]) -> _Trip:
+        self.trial.reads_again |= self._any(self._data_have_changed())
+        self._find_unsaved()
+        self.further.save_changed(has_limit=False)
         if self.world.size > 1:
-            self._require_same_everywhere(self.further.digests())
-        self.beginning.restore_saved()
-        candidates = self._candidates()
-        self.beginning.put_back()
-        return candidates
+            self._leave_what_differs()
+        checkpoint = self._checkpoint()
+        return _Trip(checkpoint, step, numbers, self.trial.train(step, numbers, ends_epoch=True))
 
-    def _candidates(self) -> dict[str, _Candidate]:
-        """Return the values that the restored checkpoint has not brought back, by name."""
-        found: dict[str, tuple[Change, Path, bool]] = {}
+    def _any(self, is_so: bool) -> bool:
+        return any(self.world.all_gather_objects(is_so))
+
+    def _data_have_changed(self) -> bool:
+        return any(change.path[0][1] in DATA_ROOTS for change in self.beginning.changes())
+
+    def _has_hidden_state(self) -> bool:
+        """Return whether the steps so far have changed more than a training itself does."""
+        values = [
+            path for path in self.further.saved if path[0][1] not in ("optimizer", "schedule")
+        ]
+        self._find_unsaved()
+        changed, _ = self.further.changed()
+        return self._any(
+            bool(values or changed or self.unsaved or self.beginning.iterators())
+            or bool(self.further.parts or self.further.optimizers)
+        )
+
+    def _find_unsaved(self) -> None:
+        """Note the changes that no checkpoint can hold, and the gradients that were left over."""
         for change in self.beginning.changes():
-            if not self.further.found.is_saved(change.path):
-                where = unit(self.roots, change.path, self.further.known)
-                path = where or replaceable(self.roots, change.path)
-                found[identity(path)] = change, path, where is not None
-                self.trial.reads_again |= path[0][1] in DATA_ROOTS
-        # Copied together, so that an array in two places is one array in both again.
-        plain = [name for name, (_, _, is_plain) in found.items() if is_plain]
-        copies = dict(zip(plain, copied([find(self.roots, found[name][1]) for name in plain])))
-        candidates = {
-            name: _Candidate(
-                change,
-                path,
-                copies[name] if is_plain else with_own_items(find(self.roots, path)),
-                is_plain,
-            )
-            for name, (change, path, is_plain) in found.items()
-        }
-        for name, parameter in self._others_parameters():
-            gradient = parameter.grad
-            if gradient is not None and not gradient.is_selected_rows() and gradient.any():
-                path = (("root", f"the gradient of {name}"),)
-                change = Change(path, "nothing", "a gradient that is not 0")
-                candidates[identity(path)] = _Candidate(
-                    change, path, gradient.detach().clone(), False, parameter
-                )
-        return candidates
-
-    def _others_parameters(self) -> Iterator[tuple[str, paddle.Tensor]]:
-        """Yield the names and parameters whose gradients the trainer does not clear."""
+            where = unit(self.further.roots, change.path, self.further.known)
+            if where is not None:
+                self._save_large(where)
+            else:
+                text = f"{describe(change.path)} from {change.before} to {change.now}"
+                self.unsaved.setdefault(identity(change.path), text)
         cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
-        named = {**self.further.parameters, **self.further.found.tensors()}
+        for name, tensor in self._tensors():
+            gradient = None if id(tensor) in cleared else tensor.grad
+            if gradient is not None and not gradient.is_selected_rows() and gradient.any():
+                text = f"the gradient of {name} from nothing to a gradient that is not 0"
+                self.unsaved.setdefault(f"the gradient of {name}", text)
+
+    def _save_large(self, path: Path) -> None:
+        """Have checkpoints hold a value that is too large to be compared at each save."""
+        lengths = range(2, len(path) + 1)
+        further = self.further
+        if nbytes(find(further.roots, path)) > MOST_BYTES and not any(
+            path[:length] in further.saved for length in lengths
+        ):
+            further.saved[path] = None
+
+    def _tensors(self) -> list[tuple[str, Any]]:
+        named = [*self.further.parameters.items()]
         for part_name, part in self.beginning.parts.items():
             if isinstance(part, nn.Layer):
-                named.update((f"{part_name}.{name}", p) for name, p in part.named_parameters())
-        return ((name, p) for name, p in named.items() if id(p) not in cleared)
+                named += [(f"{part_name}.{name}", p) for name, p in part.named_parameters()]
+        places = walk(self.further.others, self.further.others_known)
+        named += [
+            (describe(one.path), one.value)
+            for one in places
+            if is_tensor(one.value) and not one.is_alias and hasattr(one.value, "trainable")
+        ]
+        return named
 
-    def _agreed(self, candidates: Mapping[str, _Candidate]) -> list[_Finding]:
-        """Return the candidates of all processes, in the same order in each."""
-        told = {name: (one.is_plain, one.digest) for name, one in candidates.items()}
-        everywhere = self.world.all_gather_objects((told, self.trial.reads_again))
-        self.trial.reads_again = any(reads_again for _, reads_again in everywhere)
-        findings = []
-        for name in sorted({name for found, _ in everywhere for name in found}):
-            seen = [found[name] for found, _ in everywhere if name in found]
-            is_same = len(seen) == len(everywhere) and len({digest for _, digest in seen}) == 1
-            is_plain = all(is_plain for is_plain, _ in seen)
-            findings.append(_Finding(name, candidates.get(name), is_plain, is_same))
-        return findings
+    def _leave_what_differs(self) -> None:
+        """Compare the state of all processes, of which only one saves it.
 
-    def _check_repeated(self, first: Outcome, again: Outcome) -> bool:
-        """Return whether the same steps from the same state gave the same result.
-
-        Raises ConfigError if they did not, except on a GPU, where sums may be computed in any
-        order.
+        Raises ConfigError for parts that differ; values that do are not saved.
         """
-        if not any(self.world.all_gather_objects(first.digest != again.digest)):
-            return True
+        further = self.further
+        digests = self.world.all_gather_objects(further.digests())
+        names = {name for one in digests for name in one}
+        others = {name for name in names if len({one.get(name) for one in digests}) > 1}
+        values = {describe(path): path for path in further.saved}
+        self._refuse_differences(sorted(others - {*values}))
+        for name in sorted(others & {*values}):
+            path = values[name]
+            further.left.add(identity(path))
+            del further.saved[path]
+            text = f"{name}, which differs between the processes"
+            self.unsaved.setdefault(identity(path), text)
+
+    def _refuse_differences(self, names: Sequence[str]) -> None:
+        if names:
+            raise ConfigError(
+                f"{listed(names)}: after two steps, the values differ between the processes, "
+                "because each has seen other samples and only the model's gradients are added up; "
+                "expected state that does not depend on the samples, or one process"
+            )
+
+    def _checkpoint(self) -> Checkpoint:
+        """Return a checkpoint in memory, as it is written to files."""
+        parts = self.job.parts
+        weights = parts.model.state_dict()
+        files = {
+            PARAMS: SavedState(parts.average.weights(parts.model)),
+            OPTIMIZER: SavedState(parts.optimizer.state_dict()),
+            **self.further.files(is_logged=False),
+        }
+        if parts.average is not NO_AVERAGE:
+            files[TRAINING] = SavedState(weights)
+        manifest = manifest_entries(parts.model, parts.optimizer, self.further)
+        contents = {suffix: state.to_bytes() for suffix, state in files.items()}
+        return Checkpoint(
+            FilePath("rehearsal.json"),
+            {**manifest, "files": {f"rehearsal{suffix}": {} for suffix in files}},
+            contents,
+        )
+
+    def _resumed(self, trip: _Trip) -> Outcome:
+        """Put the beginning back, load the checkpoint as a resume does, and train."""
+        parts = self.job.parts
+        self.beginning.put_back()
+        load_checkpoint(
+            self._without_left_out(trip.checkpoint),
+            parts.model,
+            parts.optimizer,
+            parts.average,
+            further=self.further,
+        )
+        self.further.load_rest()
+        for change in self.beginning.changes():  # which the state of a part has brought back
+            self.unsaved.pop(identity(change.path), None)
+        return self.trial.train(trip.step, trip.numbers, ends_epoch=True)
+
+    def _without_left_out(self, checkpoint: Checkpoint) -> Checkpoint:
+        if not self.left_out:
+            return checkpoint
+        further = self.further.read(checkpoint)
+        del further["path"]
+        further["values"] = [
+            entry
+            for entry in further["values"]
+            if identity(self.further.unpacked_path(entry[0])) not in self.left_out
+        ]
+        packed = SavedState(pack(further, self.further.parameters))
+        return replace(checkpoint, in_memory={**checkpoint.in_memory, FURTHER: packed.to_bytes()})
+
+    def _repeat(self, trip: _Trip) -> None:
+        """Compare a resumed training with the unbroken one. Raises ConfigError."""
+        differing = self._differing(trip)
+        if not differing:
+            return
+        again = self._differing(trip)  # whether a repetition is like it
+        unstable = {
+            name
+            for name in again.keys() | differing.keys()
+            if again.get(name) != differing.get(name)
+        }
+        if self._any(bool(unstable.intersection(CORE))):
+            self._refuse_what_cannot_be_repeated()
+            return
+        # Metrics and values that are times differ each time.
+        if not self._any(bool({*differing} - unstable)):
+            return
+        switches = self._switches() - self.left_out
+        if self._any(bool(switches)):
+            self.left_out |= switches
+            differing = self._differing(trip)
+            if not self._any(bool({*differing} - unstable)):
+                return
+            self.left_out -= switches
+        self._refuse()
+
+    def _switches(self) -> set[str]:
+        """Return the paths of saved switches and texts."""
+        roots = self.further.roots
+        return {
+            identity(path) for path in self.further.saved if type(find(roots, path)) in SWITCHES
+        }
+
+    def _differing(self, trip: _Trip) -> dict[str, Any]:
+        """Return the entries of a resumed training's outcome that are not the unbroken one's."""
+        try:
+            resumed = self._resumed(trip)
+        except StoppedError:
+            raise
+        except Exception as error:  # a step may fail without what was lost
+            if self.world.size > 1:
+                raise
+            self.error = error
+            return {"weights": repr(error)}
+        names = {*trip.unbroken, *resumed}
+        different = {n: resumed.get(n) for n in names if resumed.get(n) != trip.unbroken.get(n)}
+        everywhere = self.world.all_gather_objects(different)
+        return {name: value for one in reversed(everywhere) for name, value in one.items()}
+
+    def _refuse_what_cannot_be_repeated(self) -> None:
+        """Raise ConfigError, except on a GPU, where sums may be computed in any order."""
         if self.job.device.startswith("gpu"):
             log.info(
                 "repeating the first steps gave different bits on this device, so a resumed run "
                 "will not end with the same bits; deterministic=True selects algorithms that do"
             )
-            return False
+            return
         hidden = [f"the position of {name}" for name in self.beginning.iterators()]
         hidden += [f"{name}, too large to be examined" for name in self.beginning.skipped]
         known = f", such as {listed(hidden)}" if hidden else ""
@@ -244,145 +323,38 @@ class _Rehearsal:
             f"numpy.random or paddle, or {REMEDY}"
         )
 
-    def _needed(self, findings: Sequence[_Finding], names: Collection[str]) -> list[_Finding]:
-        """Return the findings to save.
-
-        They are sufficient: if only these are as the steps have left them, as after a resume, the
-        outcome of the next steps is the same as with all findings. Counters that do not matter now
-        are among them, because every hundredth step, for example, may read them, and so are the
-        values of callbacks, which may use them only at the end.
-
-        names: the entries of an outcome's `reported` to compare.
-        """
-        self.trial.read(2 * STEPS)
-        counters = [one for one in findings if one.is_same and one.own and one.own.is_counter]
-        watched = {one.name: one.own.path for one in counters if one.own}
-        needed: list[_Finding] = []
-        while True:
-            self.further.values = [one.own.path for one in needed if one.own and one.is_plain]
-            unbroken, again = (self._outcome_with(findings, watched) for _ in range(2))
-            if not self._check_repeated(unbroken, again):
-                return [one for one in findings if one.is_plain]
-            more = self._chosen(findings, needed, unbroken, names)
-            needed += more
-            if not more:
-                break
-        counters = [one for one in counters if one not in needed]
-        same = unbroken.shared_names(again)  # not those that are times
-        counters = [one for one in counters if f"value of {one.name}" in same]
-        if counters and self._is_enough([*needed, *counters], unbroken, names):
-            needed += counters
-        return needed
-
-    def _chosen(
-        self,
-        findings: Sequence[_Finding],
-        needed: Sequence[_Finding],
-        unbroken: Outcome,
-        names: Collection[str],
-    ) -> list[_Finding]:
-        """Return findings without which those needed are not sufficient, as few as can be found.
-
-        In one process this is the algorithm of A. Zeller and R. Hildebrandt, "Simplifying and
-        Isolating Failure-Inducing Input", 2002; after too many attempts, it keeps what remains.
-        """
-        if self._is_enough(needed, unbroken, names):
-            return []
-        rest = [one for one in findings if one not in needed]
-        # First leave out values that cannot be saved.
-        rest.sort(key=lambda one: (one.is_plain and one.is_same, one.is_plain))
-        if self.world.size > 1:
-            # A step that fails on some of them only would leave the other processes waiting.
-            shared = [one for one in rest if one.is_plain and one.is_same]
-            return shared if self._is_enough([*needed, *shared], unbroken, names) else rest
-        attempts, size = 0, max(1, len(rest) // 2)
-        while size:
-            start = 0
-            while start < len(rest) and attempts < MOST_ATTEMPTS:
-                attempts += 1
-                fewer = rest[:start] + rest[start + size :]
-                if self._is_enough([*needed, *fewer], unbroken, names):
-                    rest = fewer
-                else:
-                    start += size
-            size //= 2
-        return rest
-
-    def _is_enough(
-        self, findings: Sequence[_Finding], unbroken: Outcome, names: Collection[str]
-    ) -> bool:
-        """Return whether these findings alone give the outcome of an unbroken training."""
-        try:
-            is_other = self._outcome_with(findings).differs_from(unbroken, names)
-        except StoppedError:
-            raise
-        except Exception:  # a step may fail if only some of the values that belong together are set
-            if self.world.size > 1:
-                raise
-            is_other = True
-        return not any(self.world.all_gather_objects(is_other))
-
-    def _outcome_with(
-        self, findings: Sequence[_Finding], watched: Mapping[str, Path] = {}
-    ) -> Outcome:
-        """Train with some values as the steps have left them, and restore everything."""
-        with self.beginning.kept():
-            self._apply([finding.own for finding in findings if finding.own])
-            return self.trial.outcome(watched)
-
-    def _apply(self, candidates: Sequence[_Candidate]) -> None:
-        """Set values to what they were after the steps."""
-        plain = [one for one in candidates if one.is_plain]
-        for one, value in zip(plain, copied([one.value for one in plain])):
-            put(self.roots, one.path, value)
-        for one in candidates:
-            if one.parameter is not None:
-                one.parameter.grad = one.value.clone()
-            elif not one.is_plain and not replace_items(find(self.roots, one.path), one.value):
-                assign(find(self.roots, one.path[:-1]), one.path[-1], with_own_items(one.value))
-
-    def _refuse_what_cannot_be_saved(self, needed: Sequence[_Finding]) -> None:
-        for finding in needed:
-            if not finding.is_plain:
-                change = finding.own.change if finding.own else Change((), "", "another value")
-                name = describe(change.path) if change.path else finding.name
-                is_gradient = finding.own is not None and finding.own.parameter is not None
-                raise ConfigError(
-                    f"a step changes {name} from {change.before} to {change.now}, and later steps "
-                    "depend on it, but a checkpoint cannot hold it; "
-                    f"{CLEAR if is_gradient else REMEDY}"
-                )
-        self._refuse_differences([str(finding) for finding in needed if not finding.is_same])
-
-    def _require_same_everywhere(self, digests: Mapping[str, str]) -> None:
-        """Raise ConfigError for state that differs between processes: only one of them saves it."""
-        everywhere = self.world.all_gather_objects(dict(digests))
-        names = sorted({name for found in everywhere for name in found})
-        self._refuse_differences(
-            [name for name in names if len({found.get(name) for found in everywhere}) > 1]
-        )
-
-    def _refuse_differences(self, names: Sequence[str]) -> None:
-        if names:
+    def _refuse(self) -> None:
+        """Raise ConfigError that names what no checkpoint can hold."""
+        everywhere = self.world.all_gather_objects(self.unsaved)
+        texts = list(dict.fromkeys(text for one in everywhere for text in one.values()))
+        if self.error and not texts:
             raise ConfigError(
-                f"{listed(names)}: after two steps, the values differ between the processes, "
-                "because each has seen other samples and only the model's gradients are added up; "
-                "expected state that does not depend on the samples, or one process"
-            )
+                f"a resume from the first checkpoint would fail: {self.error}; {REMEDY}"
+            ) from self.error
+        if not texts:
+            self._refuse_what_cannot_be_repeated()
+        remedy = CLEAR if all(text.startswith("the gradient") for text in texts) else REMEDY
+        raise ConfigError(
+            f"a step changes {listed(texts, most=3)}, and later steps depend on it, but a "
+            f"checkpoint cannot hold it; {remedy}"
+        ) from self.error
 
-    def _log(self, findings: Sequence[_Finding], needed: Sequence[_Finding]) -> None:
+    def _log(self) -> None:
         """Log the values that are saved, and those that are not."""
-        saved = [str(one) for one in needed]
-        # Gradients that do not matter are what most steps leave.
-        rest = [one.own for one in findings if one.own and one not in needed]
-        others = [describe(one.path) for one in rest if one.parameter is None]
+        further = self.further
+        saved = [
+            describe(path) for path in further.saved if path[0][1] not in ("optimizer", "schedule")
+        ]
         if saved:
             log.info("saved with checkpoints, since steps change it: %s", listed(saved))
-            if self.job.parts.loader.passes_per_step * self.world.size > 1:
+            in_passes = [name for name in saved if not name.startswith("callbacks")]
+            if in_passes and self.job.parts.loader.passes_per_step * self.world.size > 1:
                 log.warning(
                     "each pass may change %s, and the result may depend on the number of shards "
                     "and processes",
-                    listed(saved),
+                    listed(in_passes),
                 )
-        if others:
-            log.info("not saved, since the first steps do not depend on it: %s", listed(others))
+        if self.unsaved:
+            further.told |= {*self.unsaved}
+            texts = [text.partition(" from ")[0] for text in self.unsaved.values()]
+            log.info("not saved, since the first steps do not depend on it: %s", listed(texts))

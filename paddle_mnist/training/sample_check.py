@@ -10,12 +10,12 @@ import paddle
 from paddle_mnist.checkpoint.places import find
 from paddle_mnist.checkpoint.plain_data import GENERATORS, equal
 from paddle_mnist.checkpoint.reachable import describe
+from paddle_mnist.checkpoint.snapshot import data_snapshot
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.loader import first_batches, shards_of
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
-from paddle_mnist.training.beginning import data_snapshot
 
 log = logging.getLogger("paddle_mnist")
 

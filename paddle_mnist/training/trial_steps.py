@@ -3,15 +3,13 @@
 import copy
 import functools
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.places import find
-from paddle_mnist.checkpoint.plain_data import add_to_digest, digest_of, is_plain
-from paddle_mnist.checkpoint.reachable import Path
+from paddle_mnist.checkpoint.plain_data import digest_of
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.loader import Shard, first_batches
 from paddle_mnist.data.seeding import reseed
@@ -23,90 +21,56 @@ from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.trainer import Trainer
 
-STEPS = 2
+CORE = ("metrics", "weights", "average")  # entries of an outcome that may never differ
 
-
-@dataclass
-class Outcome:
-    """The outcome of steps.
-
-    digest: of the weights, the metrics and the further state. reported: what may depend on the
-    time, such as metrics that callbacks return, by name.
-    """
-
-    digest: str
-    reported: Mapping[str, Any]
-
-    def differs_from(self, other: "Outcome", names: Collection[str]) -> bool:
-        """Return whether the outcomes differ. names: the entries of `reported` to compare."""
-        is_other = any(self.reported.get(name) != other.reported.get(name) for name in names)
-        return is_other or self.digest != other.digest
-
-    def shared_names(self, other: "Outcome") -> list[str]:
-        """Return the names of the entries of `reported` that are equal in both outcomes."""
-        values = self.reported
-        return [name for name in values if values[name] == other.reported.get(name)]
+Outcome = dict[str, Any]  # what came of some steps: digests by name, and what callbacks returned
 
 
 class TrialSteps:
-    """Trains the first steps of a job, evaluates a batch of each split, and ends the epoch.
+    """Trains the first steps of a job on trial, without writing anything.
 
     reads_again: (attribute) whether to read the batches again each time, because the data depend on
         what is tried.
     """
 
     def __init__(self, job: TrainingJob):
-        self.job, self.reads_again, self._count = job, False, STEPS
-        self.read(STEPS)
+        self.job, self.reads_again = job, False
+        self._batches: list[Any] = []
+        self._evaluated: dict[str, list[Any]] = {}
 
-    def read(self, count: Optional[int] = None) -> None:
-        """Read batches of the training data, and the first batch of each split.
+    def _read(self, count: int) -> list[Any]:
+        """Return the first batches of the training data, and read the first of each split."""
+        if self.reads_again or len(self._batches) < count:
+            self._batches = first_batches(self.job.parts.loader, count)
+            self._evaluated = {
+                split: first_batches(data, 1) for split, data in self.job.evaluator.datasets.items()
+            }
+        return self._batches
 
-        count: how many batches, from now on. Of more than `STEPS`, the next come first, and the
-        numbers of the steps and their seeds are those of the next steps.
+    def train(self, step: int, numbers: Sequence[int], ends_epoch: bool) -> Outcome:
+        """Train on batches of the first epoch; return what came of it.
+
+        step: the number of the first step, from 0. numbers: of the batches, of which there may be
+        fewer. ends_epoch: whether to evaluate a batch of each split and end the epoch.
         """
-        self._count = count or self._count
-        batches = first_batches(self.job.parts.loader, self._count)
-        # The next batches come first. The effect of a maximum, for example, shows only on these;
-        # that of values kept for each sample only on batches seen before.
-        self._batches = [*batches[STEPS:], *batches[:STEPS]]
-        self._evaluated = {
-            split: first_batches(data, 1) for split, data in self.job.evaluator.datasets.items()
-        }
-
-    def outcome(self, watched: Mapping[str, Path] = {}) -> Outcome:
-        """Train, and return what came of it. watched: paths of values to report, by name."""
-        digest, reported = self.train()
-        job = self.job
-        add_to_digest(digest, job.parts.model.state_dict())
-        if job.parts.average is not NO_AVERAGE:
-            add_to_digest(digest, job.parts.average.weights(job.parts.model))
-        add_to_digest(digest, job.parts.further.digests())
-        roots = job.parts.further.roots
-        for name, path in watched.items():
-            value = find(roots, path)
-            reported[f"value of {name}"] = digest_of(value) if is_plain(value) else None
-        return Outcome(digest.hexdigest(), reported)
-
-    def train(self, steps: Optional[int] = None) -> tuple[Any, dict[str, Any]]:
-        """Train; return a digest of the metrics, and those that callbacks returned.
-
-        steps: how many, without ending the epoch; by default all that there are batches for.
-        """
-        if self.reads_again:
-            self.read()
-        digest = hashlib.sha256()
-        reported: dict[str, Any] = {}
-        trainer = self._trainer(digest, reported)
+        batches = self._read(max(numbers) + 1)
+        chosen = [batches[number % len(batches)] for number in numbers]
+        metrics = hashlib.sha256()
+        reported: Outcome = {}
+        trainer = self._trainer(step, metrics, reported)
         try:
-            trainer.train_epoch(_with_batches(self.job.parts.loader, self._batches[:steps]), 0)
-            if steps is None:
+            trainer.train_epoch(_with_batches(self.job.parts.loader, chosen), 0)
+            if ends_epoch:
                 trainer.end_epoch()
         except DivergedError as error:  # not an error yet: the training itself may not diverge
-            digest.update(str(error).encode())
-        return digest, reported
+            metrics.update(str(error).encode())
+        parts = self.job.parts
+        outcome = {"metrics": metrics.hexdigest(), "weights": digest_of(parts.model.state_dict())}
+        if parts.average is not NO_AVERAGE:
+            outcome["average"] = digest_of(parts.average.weights(parts.model))
+        return {**reported, **parts.further.digests(), **outcome}
 
-    def _trainer(self, digest: Any, reported: dict[str, Any]) -> Trainer:
+    def _trainer(self, step: int, digest: Any, reported: Outcome) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""
         job, parts = self.job, self.job.parts
         evaluated = {
@@ -124,7 +88,7 @@ class TrialSteps:
             evaluator=EpochEvaluator(job.step, evaluated, world=job.world),
             writer=_Digester(digest),
             observers=[_Listener(callback, reported) for callback in job.callbacks],
-            state=job.new_state(step=STEPS * (self._count > STEPS)),
+            state=job.new_state(step=step),
             log_every=1,
             reseed=functools.partial(reseed, job.arguments.seed),
             exchange=job.gradient_exchange(),
@@ -162,7 +126,7 @@ class _Digester(Writer):
 class _Listener(Observer):
     """Calls a callback, and keeps the metrics that it returns, which may be times."""
 
-    def __init__(self, callback: Observer, reported: dict[str, Any]):
+    def __init__(self, callback: Observer, reported: Outcome):
         self._callback, self._reported = callback, reported
 
     def on_epoch_start(self, view: View) -> None:
