@@ -130,7 +130,8 @@ class FurtherState:
             return True
         if any(path[: len(held)] == held for held in self.optimizers):
             return True
-        return is_registered(find(self.roots, path[:-1]), path[-1])
+        # What a model keeps in an attribute and not in its weights may be a cache.
+        return path[0][1] != "model" and is_registered(find(self.roots, path[:-1]), path[-1])
 
     def begin(self) -> None:
         """Find what the callbacks have made before the training, and restore its state, too."""

@@ -103,8 +103,8 @@ def own_steps(value: Any) -> Iterator[Step]:
     elif is_entered(value):
         names = dict.fromkeys([*getattr(value, "__dict__", ()), *_slots(value)])
         opened = _opened_by_bases(type(value))
-        kept = [name for name in names if name not in opened and not name.startswith(OURS)]
-        yield from (("attribute", name) for name in kept)
+        own = [name for name in names if name not in opened and not name.startswith(OURS)]
+        yield from (("attribute", name) for name in own)
 
 
 def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:

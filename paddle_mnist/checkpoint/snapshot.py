@@ -184,7 +184,7 @@ class Snapshot:
         if is_leaf(before):
             return not equal(now, copy)
         if is_iterator(before) and is_iterator(now):
-            return _position(now) != copy
+            return bool(_position(now) != copy)
         if isinstance(before, dict):  # its items are compared by themselves, but not their order
             return set(now) == set(copy[1][0]) and list(now) != list(copy[1][0])
         return now is not before and self._is_another(before, now)

@@ -6,7 +6,7 @@ that checkpoint. A training whose results differ cannot be resumed, and is refus
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any, Optional
@@ -90,7 +90,9 @@ class _Rehearsal:
         self.trial = TrialSteps(job)
         self.beginning = Beginning(job.parts.model, self.further, job.parts.average)
         self.unsaved: dict[str, str] = {}  # what to say of each change that cannot be saved
-        self.left_out: set[str] = set()  # the `identity` of paths of values that are not loaded
+        # The paths of values that no checkpoint is to have: at first those that are large.
+        self.large: set[Path] = set()
+        self.switches: set[Path] = set()
         self.error: Optional[Exception] = None
 
     def run(self) -> None:
@@ -112,9 +114,10 @@ class _Rehearsal:
                 trips.append(self._trip(2, [2, 3, 0, 1]))
             for trip in trips:
                 self._repeat(trip)
-        for path in [one for one in self.further.saved if identity(one) in self.left_out]:
-            del self.further.saved[path]
-        self.further.left |= self.left_out
+        for path in self.large | self.switches:
+            self.further.saved.pop(path, None)
+            self.further.left.add(identity(path))
+            self.unsaved.setdefault(identity(path), describe(path))
         self._log()
 
     def _trip(self, step: int, numbers: Sequence[int]) -> _Trip:
@@ -123,6 +126,11 @@ class _Rehearsal:
         self.further.save_changed(has_limit=False)
         if self.world.size > 1:
             self._leave_what_differs()
+        for path in self.further.saved:
+            if nbytes(find(self.further.roots, path)) > MOST_BYTES and not self.further.is_state(
+                path
+            ):
+                self.large.add(path)
         checkpoint = self._checkpoint()
         return _Trip(checkpoint, step, numbers, self.trial.train(step, numbers, ends_epoch=True))
 
@@ -244,14 +252,15 @@ class _Rehearsal:
         return self.trial.train(trip.step, trip.numbers, ends_epoch=True)
 
     def _without_left_out(self, checkpoint: Checkpoint) -> Checkpoint:
-        if not self.left_out:
+        left_out = self.large | self.switches
+        if not left_out:
             return checkpoint
         further = self.further.read(checkpoint)
         del further["path"]
         further["values"] = [
             entry
             for entry in further["values"]
-            if identity(self.further.unpacked_path(entry[0])) not in self.left_out
+            if self.further.unpacked_path(entry[0]) not in left_out
         ]
         packed = SavedState(pack(further, self.further.parameters))
         return replace(checkpoint, in_memory={**checkpoint.in_memory, FURTHER: packed.to_bytes()})
@@ -261,33 +270,27 @@ class _Rehearsal:
         differing = self._differing(trip)
         if not differing:
             return
-        again = self._differing(trip)  # whether a repetition is like it
-        unstable = {
-            name
-            for name in again.keys() | differing.keys()
-            if again.get(name) != differing.get(name)
-        }
+        again = self._differing(trip)
+        names = again.keys() | differing.keys()
+        unstable = {name for name in names if again.get(name) != differing.get(name)}
         if self._any(bool(unstable.intersection(CORE))):
             self._refuse_what_cannot_be_repeated()
             return
-        # Metrics and values that are times differ each time.
-        if not self._any(bool({*differing} - unstable)):
-            return
-        switches = self._switches() - self.left_out
-        if self._any(bool(switches)):
-            self.left_out |= switches
-            differing = self._differing(trip)
-            if not self._any(bool({*differing} - unstable)):
-                return
-            self.left_out -= switches
-        self._refuse()
 
-    def _switches(self) -> set[str]:
-        """Return the paths of saved switches and texts."""
-        roots = self.further.roots
-        return {
-            identity(path) for path in self.further.saved if type(find(roots, path)) in SWITCHES
-        }
+        def is_same(differing: Mapping[str, Any]) -> bool:
+            """Return whether no more differs than what does each time, such as a time."""
+            return not self._any(bool({*differing} - unstable))
+
+        if is_same(differing):
+            return
+        if self._any(bool(self.large)):
+            self.large = set()
+            if is_same(self._differing(trip)):
+                return
+        values = {path: find(self.further.roots, path) for path in self.further.saved}
+        self.switches = {path for path, value in values.items() if type(value) in SWITCHES}
+        if not (self._any(bool(self.switches)) and is_same(self._differing(trip))):
+            self._refuse()
 
     def _differing(self, trip: _Trip) -> dict[str, Any]:
         """Return the entries of a resumed training's outcome that are not the unbroken one's."""
@@ -300,10 +303,17 @@ class _Rehearsal:
                 raise
             self.error = error
             return {"weights": repr(error)}
-        names = {*trip.unbroken, *resumed}
+        self.error = None
+        names = {*trip.unbroken, *resumed} - {*map(describe, self.large | self.switches)}
         different = {n: resumed.get(n) for n in names if resumed.get(n) != trip.unbroken.get(n)}
         everywhere = self.world.all_gather_objects(different)
         return {name: value for one in reversed(everywhere) for name, value in one.items()}
+
+    def _unseen(self) -> str:
+        """Return what fit cannot see, for messages."""
+        unseen = [f"the position of {name}" for name in self.beginning.iterators()]
+        unseen += [f"{name}, too large to be examined" for name in self.beginning.skipped]
+        return f", such as {listed(unseen)}" if unseen else ""
 
     def _refuse_what_cannot_be_repeated(self) -> None:
         """Raise ConfigError, except on a GPU, where sums may be computed in any order."""
@@ -313,14 +323,11 @@ class _Rehearsal:
                 "will not end with the same bits; deterministic=True selects algorithms that do"
             )
             return
-        hidden = [f"the position of {name}" for name in self.beginning.iterators()]
-        hidden += [f"{name}, too large to be examined" for name in self.beginning.skipped]
-        known = f", such as {listed(hidden)}" if hidden else ""
         raise ConfigError(
             "repeating the first steps from the same state gave another result, so they depend on "
-            f"state that fit cannot see{known}; expected steps that depend only on the batch and "
-            "on values that objects hold; take data from train and random numbers from random, "
-            f"numpy.random or paddle, or {REMEDY}"
+            f"state that fit cannot see{self._unseen()}; expected steps that depend only on the "
+            "batch and on values that objects hold; take data from train and random numbers from "
+            f"random, numpy.random or paddle, or {REMEDY}"
         )
 
     def _refuse(self) -> None:
@@ -329,7 +336,8 @@ class _Rehearsal:
         texts = list(dict.fromkeys(text for one in everywhere for text in one.values()))
         if self.error and not texts:
             raise ConfigError(
-                f"a resume from the first checkpoint would fail: {self.error}; {REMEDY}"
+                f"a resume would fail with {type(self.error).__name__}: {self.error}; it may lack "
+                f"state that fit cannot see{self._unseen()}; {REMEDY}"
             ) from self.error
         if not texts:
             self._refuse_what_cannot_be_repeated()

@@ -210,7 +210,7 @@ def test_load_sets_values_of_the_programs_own_objects(path, value, state, tmp_pa
     monkeypatch.setitem(globals(), "COMMAND", COMMAND)  # put back afterwards
     load(state, tmp_path, pack(contents([path, value])))
     if path[0][1] != "optimizer":  # whose values are saved by themselves where they change
-        assert [describe(known) for known in state.values] == [describe([*map(tuple, path)])]
+        assert [describe(known) for known in state.saved] == [describe([*map(tuple, path)])]
     ((packed, again),) = state.contents()["values"]
     assert packed == path and equal(again, value)
 

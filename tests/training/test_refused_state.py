@@ -243,8 +243,10 @@ def test_fit_state_that_cannot_be_saved_raises_with_the_remedy_before_anything_i
         call(tmp_path, build())
 
 
-def test_fit_logs_what_is_too_large_before_a_repeated_step_fails(tmp_path, lines):
-    with pytest.raises(KeyError):
+def test_fit_names_what_is_too_large_where_a_repeated_step_fails(tmp_path, lines):
+    with pytest.raises(
+        ConfigError, match=r"KeyError: .*step\.memory \(20000 items\).*give fit state"
+    ):
         call(tmp_path, with_step(step_with_large_memory()))
     (line,) = (line for line in lines() if line.startswith("too large to be examined"))
     assert "step.memory (20000 items)" in line and "give fit state=" in line

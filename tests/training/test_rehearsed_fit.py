@@ -19,6 +19,7 @@ from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.training import rehearsal
 
 SEED = 5
 ROW = "SGD with clipping"
@@ -85,7 +86,7 @@ def test_step_and_callbacks_can_tell_a_rehearsal_which_is_logged_first(tmp_path,
     counts = [int(count) for (count,) in witness.said("after_step", False)]
     assert counts == list(range(1, 11))  # though the rehearsal has counted, too
     first, *others = lines()
-    assert first.startswith("rehearsing a resume before the first step (is_rehearsal() is True): 5")
+    assert first.startswith("rehearsing a resume before the first step (is_rehearsal() is True): 3")
     assert first in (tmp_path / "run/train.log").read_text().splitlines()[0]
     assert not [line for line in others if "not saved" in line or line.startswith("rehears")]
     assert "saved with checkpoints, since steps change it: callbacks['Asks'].count" in others
@@ -277,12 +278,17 @@ class KeepsAttention(nn.Layer):
         return outputs
 
 
-def test_rehearsal_logs_what_has_no_consequence(tmp_path, lines):
+@pytest.mark.parametrize("limit, words", [(2**20, "saved with"), (0, "not saved, since")])
+def test_rehearsal_leaves_out_a_large_value_without_consequence(
+    limit, words, tmp_path, lines, monkeypatch
+):
+    monkeypatch.setattr(rehearsal, "MOST_BYTES", limit)
     result = train(ROW, tmp_path, model=KeepsAttention)
     assert result.stopped == "finished"
-    named = [line for line in lines() if "attention" in line]
-    assert len(named) == 1 and "not saved" in named[0], named
-    assert named[0] in (tmp_path / "train.log").read_text()
+    (named,) = (line for line in lines() if "attention" in line)
+    assert named.startswith(words)
+    assert named in (tmp_path / "train.log").read_text()
+    assert any(tmp_path.glob("checkpoints/*.pdstate")) == (limit > 0)
     assert not [line for line in lines() if "BatchNorm" in line]
 
 
