@@ -130,8 +130,11 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
     parent = find(roots, path[:-1])
     if parent is ABSENT:
         return False
-    if not replace_in_place(child(parent, path[-1]), new):
+    current = child(parent, path[-1])
+    if not replace_in_place(current, new):
         reachable.assign(parent, path[-1], new)
+    elif isinstance(new, paddle.Tensor):
+        current.stop_gradient = new.stop_gradient
     return True
 
 

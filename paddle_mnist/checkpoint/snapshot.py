@@ -103,7 +103,7 @@ class Snapshot:
         changed: dict[Path, Change] = {}
         for found in self._found:
             now = find(self.roots, found.path)
-            if not found.is_internal and self._differs(found, now):
+            if not found.is_internal and (self._differs(found, now) or self._thaws(found, now)):
                 before = _show(found.value, self._copies[found.path])
                 changed[found.path] = Change(found.path, before, _show(now))
         for alias in self._aliases:
@@ -166,6 +166,12 @@ class Snapshot:
         self._found += new
         self._ids |= {id(one.value) for one in new if not is_leaf(one.value)}
         self._copies.update({one.path: self._copy(one) for one in new})
+        tensors = (one for one in new if is_tensor(one.value))
+        self._is_frozen.update({one.path: one.value.stop_gradient for one in tensors})
+
+    def _thaws(self, found: Place, now: Any) -> bool:
+        """Return whether a tensor was frozen or unfrozen."""
+        return is_tensor(now) and self._is_frozen.get(found.path) != now.stop_gradient
 
     def _differs(self, found: Place, now: Any) -> bool:
         before, copy = found.value, self._copies[found.path]
