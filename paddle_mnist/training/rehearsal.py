@@ -74,11 +74,11 @@ def rehearse(job: TrainingJob) -> None:
 
 @dataclass(frozen=True)
 class _Trip:
-    """A checkpoint in memory, and what came of the steps after it: `step`, on some batches."""
+    """A checkpoint in memory after `start` steps, and what came of the `count` steps after it."""
 
     checkpoint: Checkpoint
-    step: int
-    numbers: Sequence[int]
+    start: int
+    count: int
     unbroken: Outcome
 
 
@@ -105,13 +105,13 @@ class _Rehearsal:
                 REMEDY,
             )
         with self.beginning.kept():
-            self.trial.train(0, [0], ends_epoch=False)
-            trips = [self._trip(1, [1])]
+            self.trial.train(0, 1, ends_epoch=False)
+            trips = [self._trip(1, 1)]
             # The effect of a maximum, for example, shows only on the next batches, that of values
             # kept for each sample only on batches seen before. An odd number of steps lies between
             # what is compared, since two may leave a value as they found it, such as a switch.
             if self._has_hidden_state():
-                trips.append(self._trip(2, [2, 3, 0, 1]))
+                trips.append(self._trip(2, 4))
             for trip in trips:
                 self._repeat(trip)
         for path in self.large | self.switches:
@@ -120,7 +120,7 @@ class _Rehearsal:
             self.unsaved.setdefault(identity(path), describe(path))
         self._log()
 
-    def _trip(self, step: int, numbers: Sequence[int]) -> _Trip:
+    def _trip(self, start: int, count: int) -> _Trip:
         self.trial.reads_again |= self._any(self._data_have_changed())
         self._find_unsaved()
         self.further.save_changed(has_limit=False)
@@ -132,7 +132,7 @@ class _Rehearsal:
             ):
                 self.large.add(path)
         checkpoint = self._checkpoint()
-        return _Trip(checkpoint, step, numbers, self.trial.train(step, numbers, ends_epoch=True))
+        return _Trip(checkpoint, start, count, self.trial.train(start, count, ends_epoch=True))
 
     def _any(self, is_so: bool) -> bool:
         return any(self.world.all_gather_objects(is_so))
@@ -249,7 +249,7 @@ class _Rehearsal:
         self.further.load_rest()
         for change in self.beginning.changes():  # which the state of a part has brought back
             self.unsaved.pop(identity(change.path), None)
-        return self.trial.train(trip.step, trip.numbers, ends_epoch=True)
+        return self.trial.train(trip.start, trip.count, ends_epoch=True)
 
     def _without_left_out(self, checkpoint: Checkpoint) -> Checkpoint:
         left_out = self.large | self.switches

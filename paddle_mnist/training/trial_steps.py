@@ -23,6 +23,8 @@ from paddle_mnist.training.trainer import Trainer
 
 CORE = ("metrics", "weights", "average")  # entries of an outcome that may never differ
 
+MOST_BATCHES = 4
+
 Outcome = dict[str, Any]  # what came of some steps: digests by name, and what callbacks returned
 
 
@@ -47,19 +49,20 @@ class TrialSteps:
             }
         return self._batches
 
-    def train(self, step: int, numbers: Sequence[int], ends_epoch: bool) -> Outcome:
+    def train(self, start: int, count: int, ends_epoch: bool) -> Outcome:
         """Train on batches of the first epoch; return what came of it.
 
-        step: the number of the first step, from 0. numbers: of the batches, of which there may be
-        fewer. ends_epoch: whether to evaluate a batch of each split and end the epoch.
+        start: the number of the first batch and step, from 0. count: of the batches; after the
+        fourth, the first come again. ends_epoch: whether to evaluate a batch of each split and end
+        the epoch.
         """
-        batches = self._read(max(numbers) + 1)
-        chosen = [batches[number % len(batches)] for number in numbers]
+        batches = self._read(min(start + count, MOST_BATCHES))
+        batches = [batches[number % len(batches)] for number in range(start + count)]
         metrics = hashlib.sha256()
         reported: Outcome = {}
-        trainer = self._trainer(step, metrics, reported)
+        trainer = self._trainer(start, metrics, reported)
         try:
-            trainer.train_epoch(_with_batches(self.job.parts.loader, chosen), 0)
+            trainer.train_epoch(_with_batches(self.job.parts.loader, batches), 0, start)
             if ends_epoch:
                 trainer.end_epoch()
         except DivergedError as error:  # not an error yet: the training itself may not diverge
@@ -70,7 +73,7 @@ class TrialSteps:
             outcome["average"] = digest_of(parts.average.weights(parts.model))
         return {**reported, **parts.further.digests(), **outcome}
 
-    def _trainer(self, step: int, digest: Any, reported: Outcome) -> Trainer:
+    def _trainer(self, start: int, digest: Any, reported: Outcome) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""
         job, parts = self.job, self.job.parts
         evaluated = {
@@ -88,7 +91,7 @@ class TrialSteps:
             evaluator=EpochEvaluator(job.step, evaluated, world=job.world),
             writer=_Digester(digest),
             observers=[_Listener(callback, reported) for callback in job.callbacks],
-            state=job.new_state(step=step),
+            state=job.new_state(step=start, position=start),
             log_every=1,
             reseed=functools.partial(reseed, job.arguments.seed),
             exchange=job.gradient_exchange(),
