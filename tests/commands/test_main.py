@@ -67,14 +67,12 @@ def package(tmp_path):
 def test_package_is_a_program(package, tmp_path):
     listed = package("--help")
     assert listed.returncode == 0
-    assert listed.stdout.startswith("usage: python -m paddle_mnist COMMAND [options]\n")
+    assert listed.stdout.startswith("usage: paddle-mnist COMMAND [options]\n")
     names = re.findall(r"^  ([a-z-]+) +[A-Z]", listed.stdout, re.MULTILINE)
     assert names == list(COMMANDS) and not any("_" in name for name in names)
     for spelling in ("export", "export_model"):
         usage = package(spelling, "--help").stdout
-        assert usage.startswith(
-            f"usage: python -m paddle_mnist {spelling} [RUN [FOLDER]] [options]"
-        )
+        assert usage.startswith(f"usage: paddle-mnist {spelling} [RUN [FOLDER]] [options]")
     for args, error in {
         (): "no command is given",
         ("trian",): "unknown name 'trian'; did you mean 'train'?",
