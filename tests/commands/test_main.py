@@ -72,7 +72,7 @@ def test_package_is_a_program(package, tmp_path):
     assert names == list(COMMANDS) and not any("_" in name for name in names)
     for spelling in ("export", "export_model"):
         usage = package(spelling, "--help").stdout
-        assert usage.startswith(f"usage: paddle-mnist {spelling} [RUN [FOLDER]] [options]")
+        assert usage.startswith("usage: paddle-mnist export [RUN [FOLDER]] [options]")
     for args, error in {
         (): "no command is given",
         ("trian",): "unknown name 'trian'; did you mean 'train'?",
