@@ -492,7 +492,7 @@ def read_until(process, words):
     ("place", "options", "stops", "sent"),
     [
         ("s3", {}, True, signal.SIGINT),
-        pytest.param("folder", {"nprocs": 2}, True, signal.SIGUSR1, marks=RELEASE),
+        pytest.param("folder", {"nprocs": 2}, True, signal.SIGINT, marks=RELEASE),
         pytest.param("sftp", {}, False, signal.SIGINT, marks=RELEASE),
     ],
     ids=str,
