@@ -304,7 +304,9 @@ class _Rehearsal:
             self.error = error
             return {"weights": repr(error)}
         self.error = None
-        names = {*trip.unbroken, *resumed} - {*map(describe, self.large | self.switches)}
+        # Values may be those of the process, such as its memory; what they act on is compared.
+        values = {*self.further.saved, *self.large, *self.switches}
+        names = {*trip.unbroken, *resumed} - {*map(describe, values)}
         different = {n: resumed.get(n) for n in names if resumed.get(n) != trip.unbroken.get(n)}
         everywhere = self.world.all_gather_objects(different)
         return {name: value for one in reversed(everywhere) for name, value in one.items()}

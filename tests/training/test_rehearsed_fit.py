@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 
 import numpy as np
 import paddle
@@ -290,6 +291,22 @@ def test_rehearsal_leaves_out_a_large_value_without_consequence(
     assert named in (tmp_path / "train.log").read_text()
     assert any(tmp_path.glob("checkpoints/*.pdstate")) == (limit > 0)
     assert not [line for line in lines() if "BatchNorm" in line]
+
+
+class CountsCalls(Callback):
+    """Keeps a number of the process that no checkpoint can restore."""
+
+    calls = itertools.chain([1, 2], itertools.repeat(3))
+
+    def __init__(self):
+        self.last = 0
+
+    def after_step(self, view):
+        self.last = next(CountsCalls.calls)
+
+
+def test_rehearsal_accepts_a_value_of_the_process_without_consequence(tmp_path):
+    assert train(ROW, tmp_path, callbacks=[CountsCalls()]).stopped == "finished"
 
 
 def test_fit_without_a_rehearsal_logs_no_line_and_keeps_the_bits(tmp_path, witness, lines):
