@@ -670,3 +670,31 @@ def test_workers_that_cannot_start_exit_with_7(tmp_path):
     assert done.returncode == 7, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "Warning" not in line)
     assert "the 60 workers" in line and "Too many open files" in line
+
+
+class Lines(paddle.io.Dataset):
+    """The numbers in a file, which is opened at once, or for the first sample."""
+
+    def __init__(self, path, open_file=None):
+        self.path, self.file = path, open_file and open_file(path)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.file = self.file or open(self.path, "rb")  # noqa: SIM115
+        return np.array([index])
+
+
+@pytest.mark.parametrize("kind", ["Dataset", "DataLoader"])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_loader_with_workers_warns_of_an_open_file(is_open, kind, tmp_path, lines):
+    path = tmp_path / "numbers"
+    path.touch()
+    # Of each class it warns once.
+    data = type("Lines", (Lines,), {})(path, open if is_open else None)
+    if kind == "DataLoader":
+        data = paddle.io.DataLoader(data, batch_size=4, num_workers=1)
+    list(open_loader(data, 4, num_workers=1).epoch(0))
+    warned = [line for line in lines() if "share the position" in line]
+    assert len(warned) == is_open and all(line.startswith("Lines: ") for line in warned)

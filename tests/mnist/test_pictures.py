@@ -275,3 +275,12 @@ def test_read_pictures_many_files_takes_few_at_a_time_in_order(predictor, tmp_pa
     assert first.digit == 7 and len(taken) < len(kinds)
     rest = [(reading.file, reading.digit) for reading in readings]
     assert rest == [(paths[kind], None if kind == "words" else 7) for kind in kinds[1:]]
+
+
+@pytest.mark.parametrize(("columns", "text"), [([13], "1"), ([4, 10, 16, 22], "1111")])
+def test_infer_ruler_straight_bars_reads_ones(tool, tmp_path, columns, text):
+    pixels = np.full((28, 28), 255, np.uint8)
+    pixels[5:23, columns] = 0
+    Image.fromarray(pixels).save(tmp_path / "bars.png")
+    (row,) = json.loads(tool("infer", "--many", "bars.png", "--json").stdout)
+    assert row["text"] == text and row["error"] is None
