@@ -692,9 +692,11 @@ def test_loader_with_workers_warns_of_an_open_file(is_open, kind, tmp_path, line
     path = tmp_path / "numbers"
     path.touch()
     # Of each class it warns once.
-    data = type("Lines", (Lines,), {})(path, open if is_open else None)
+    data = dataset = type("Lines", (Lines,), {})(path, open if is_open else None)
     if kind == "DataLoader":
-        data = paddle.io.DataLoader(data, batch_size=4, num_workers=1)
+        data = paddle.io.DataLoader(dataset, batch_size=4, num_workers=1)
     list(open_loader(data, 4, num_workers=1).epoch(0))
+    if is_open:
+        dataset.file.close()
     warned = [line for line in lines() if "share the position" in line]
     assert len(warned) == is_open and all(line.startswith("Lines: ") for line in warned)
