@@ -138,7 +138,8 @@ def test_failed_download_falls_back_to_the_digits(elsewhere, monkeypatch, answer
         else:
             queued.connect(server.getsockname())
         assert find_source().name == "digits"
-        assert ("no connection within" in lines()[-1]) == (answer is None)
+        waited = "no connection within" in lines()[-1] or "timed out" in lines()[-1]
+        assert waited == (answer is None)  # the system may connect, and let it wait
 
 
 # ------------------------------------------------------------------ names of the classes
