@@ -1,10 +1,8 @@
 """Find the values that can be reached by their paths, and put others in their places."""
 
-import collections
 import functools
 import types
 from collections.abc import Collection, Iterator, Mapping
-from copy import copy
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -27,8 +25,6 @@ from paddle_mnist.checkpoint.reachable import Path, child, describe
 DATA = (*SCALARS, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
 MOST_STEPS = 60  # on the way to a value
 
-_SEQUENCES = (list, tuple, collections.deque)
-_MUTABLE = (list, collections.deque, set, np.ndarray, *BUFFERS)
 
 Value = TypeVar("Value")
 
@@ -146,26 +142,6 @@ def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> O
     lengths = range(2, len(path) + 1)
     beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
-
-
-def replaceable(roots: Mapping[str, Any], path: Path) -> Path:
-    """Return a path, without the steps to items of sequences at its end.
-
-    An item cannot be put into a list that is shorter now, or into a tuple; all of them can.
-    """
-    while path[-1][0] == "item" and isinstance(find(roots, path[:-1]), _SEQUENCES):
-        path = path[:-1]
-    return path
-
-
-def with_own_items(value: Any) -> Any:
-    """Return a copy of a mutable collection, with the same items; any other value as it is."""
-    return copy(value) if isinstance(value, _MUTABLE) else value
-
-
-def replace_items(current: Any, new: Any) -> bool:
-    """Replace the items of a list, deque or set by those of another; return whether it is one."""
-    return isinstance(current, _MUTABLE) and replace_in_place(current, new)
 
 
 def topmost(values: Mapping[Path, Value]) -> dict[Path, Value]:

@@ -68,8 +68,7 @@ class Snapshot:
     has_internals: whether to include values that Paddle itself manages.
     keeps_digests: keep the SHA-256 of large arrays instead of copies, and no internals; then
         nothing can be restored.
-    skipped, uncopied: (attributes) the names of objects that exceed the limits, and the paths of
-        the arrays among them.
+    skipped: (attribute) the names of objects that exceed the limits.
     """
 
     roots: Mapping[str, Any]
@@ -80,7 +79,6 @@ class Snapshot:
     has_internals: bool = True
     keeps_digests: bool = False
     skipped: list[str] = field(default_factory=list, init=False)
-    uncopied: list[Path] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._room = self.most_bytes
@@ -151,8 +149,6 @@ class Snapshot:
             return _Digest(digest_of(value)) if is_digest else _copied(value)
         if size > self._room:
             self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
-            if not found.is_internal:
-                self.uncopied.append(found.path)
             return ABSENT
         self._room -= size
         return _copied(value)
