@@ -205,10 +205,16 @@ class FurtherState:
         """
         changed, others = self.changed()
         others += [one for one in self.saved if not self._is_plain(find(self.roots, one))]
-        for path, value in changed.items():
-            if path in self.saved or identity(path) in self.left:
-                continue
-            if has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path):
+        new = {
+            path: value
+            for path, value in changed.items()
+            if path not in self.saved and identity(path) not in self.left
+        }
+        # A program that begins anew has these places, and a resume puts values into no others.
+        places = [one.places() for one in self._beginnings] if new else []
+        for path, value in new.items():
+            is_large = has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path)
+            if is_large or not any(may_be_put(one, path) for one in places):
                 others.append(path)
             else:
                 self.saved[path] = None
@@ -229,8 +235,10 @@ class FurtherState:
             self.told.add(name)
             if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
                 made.append(describe(path))
-            elif path[0][1] in ("optimizer", "schedule") or (
-                is_iterator(value) and path[0][1] not in DATA_ROOTS
+            elif (
+                path[0][1] in ("optimizer", "schedule")
+                or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
+                or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
             ):
                 acting.append(describe(path))
             else:

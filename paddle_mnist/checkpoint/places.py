@@ -115,8 +115,9 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
     # The attribute of the class that one of the instance would hide: data may be, methods never.
     hidden = getattr(type(parent.value), str(key), None)
-    hides_data = isinstance(hidden, DATA) and not str(key).startswith("__")
-    is_new_attribute = kind == "attribute" and is_instance and hides_data
+    hides_data = isinstance(hidden, (*DATA, functools.cached_property))
+    is_public = not str(key).startswith("__")
+    is_new_attribute = kind == "attribute" and is_instance and hides_data and is_public
     is_internal = parent.is_internal or reachable.is_internal(parent.value, path[-1])
     return not is_internal and (is_new_item or is_new_attribute)
 

@@ -2,9 +2,10 @@
 
 The state of a training may be anywhere: in an attribute of a layer, in a closure, in a list in a
 dict. Paths therefore lead through attributes, containers, closures, defaults, bound objects, class
-attributes of the user's classes, and the globals that the code of a function names. They do not
-enter objects of the standard library, of NumPy or of this package; of Paddle's objects, they enter
-only layers, optimizers, schedules, metrics, and those that belong to data.
+attributes and properties of the user's classes, the globals that the code of a function names, and
+what it names of the user's other modules. They do not enter objects of the standard library, of
+NumPy or of this package; of Paddle's objects, they enter only layers, optimizers, schedules,
+metrics, and those that belong to data.
 """
 
 import collections
@@ -15,7 +16,7 @@ import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import paddle
@@ -26,12 +27,14 @@ from paddle_mnist.checkpoint.plain_data import ABSENT, is_leaf, is_tensor
 
 # A step from one value to another: its kind, and a name or number. The kinds are "attribute",
 # "item" of a container, "variable" of a closure, "default" of an argument, and "global" that the
-# code of a function names; and two whose values cannot be replaced: "hook" of a layer, and "part"
-# of a bound function or an object, such as its class.
+# code of a function names, such as "count", or "counters.count" of another module; and two whose
+# values cannot be replaced: "hook" of a layer, and "part" of a bound function or an object, such as
+# its class.
 Step = tuple[str, Any]
 Path = tuple[Step, ...]  # the first step, of kind "root", names the object where the path begins
 
 OURS = "_paddle_mnist"  # how the names of attributes begin that this package adds
+MOST_MODULES = 3  # between the code and a value, as in `package.module.value`
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 _SEQUENCES = (list, tuple, collections.deque)
@@ -74,6 +77,10 @@ def steps(value: Any) -> Iterator[Step]:
         yield from (("part", name) for name in ("func", "args", "keywords"))
     elif isinstance(value, (staticmethod, classmethod)):
         yield "part", "__func__"
+    elif isinstance(value, property):
+        yield from (("part", name) for name in ("fget", "fset", "fdel"))
+    elif isinstance(value, functools.cached_property):
+        yield "part", "func"
     elif isinstance(value, functools._lru_cache_wrapper):
         yield "part", "__wrapped__"
     elif isinstance(value, nn.Layer):
@@ -111,9 +118,25 @@ def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:
     yield from (("attribute", name) for name in list(vars(function)))
     yield from (("variable", name) for name in function.__code__.co_freevars)
     yield from (("default", name) for name in _defaults(function))
-    for name in _names_in(function.__code__):
-        if name in function.__globals__ and _is_of_interest(function.__globals__[name]):
-            yield "global", name
+    names = _names_in(function.__code__, "GLOBAL")
+    attributes = _names_in(function.__code__, "ATTR", "METHOD")
+    yield from (("global", name) for name in _globals(function.__globals__, names, attributes))
+
+
+def _globals(
+    namespace: Mapping[str, Any], names: Iterable[str], attributes: Sequence[str], prefix: str = ""
+) -> Iterator[str]:
+    """Yield the names in a module that may hold state, and those of the modules that it names.
+
+    attributes: the names of other modules' values that the code uses.
+    """
+    for name in names:
+        value = namespace.get(name, ABSENT)
+        if not isinstance(value, types.ModuleType):
+            if value is not ABSENT and _is_of_interest(value):
+                yield prefix + name
+        elif is_users(value.__name__) and prefix.count(".") < MOST_MODULES:
+            yield from _globals(vars(value), attributes, attributes, f"{prefix}{name}.")
 
 
 def _steps_of_class(kind: type) -> Iterator[Step]:
@@ -125,19 +148,23 @@ def _steps_of_class(kind: type) -> Iterator[Step]:
 
 
 def _is_of_interest(value: Any) -> bool:
-    """Return whether a global may hold state; modules and what libraries define do not."""
-    if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+    """Return whether a global may hold state; what libraries define does not."""
+    if isinstance(value, types.BuiltinFunctionType):
         return False
     return not isinstance(value, (type, types.FunctionType)) or is_users(value.__module__)
 
 
 @functools.cache
-def _names_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the globals that code names, including those in the functions that it defines."""
-    names = [entry.argval for entry in dis.get_instructions(code) if "GLOBAL" in entry.opname]
+def _names_in(code: types.CodeType, *operations: str) -> tuple[str, ...]:
+    """Return the names that some operations in code have, and in the functions that it defines."""
+    names = [
+        entry.argval
+        for entry in dis.get_instructions(code)
+        if any(part in entry.opname for part in operations)
+    ]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names += _names_in(constant)
+            names += _names_in(constant, *operations)
     return tuple(dict.fromkeys(names))
 
 
@@ -165,7 +192,8 @@ def child(value: Any, step: Step) -> Any:
         if kind == "default":
             return _defaults(value)[key]
         if kind == "global":
-            return value.__globals__[key]
+            namespace, name = _namespace_of_global(value, key)
+            return namespace[name]
         if kind == "part":
             return getattr(value, key)
         if isinstance(value, type):
@@ -195,8 +223,10 @@ def assign(value: Any, step: Step, new: Any) -> None:
             namespace = value
         elif kind == "default":
             namespace = value.__kwdefaults__
+        elif kind == "global":
+            namespace, key = _namespace_of_global(value, key)
         else:
-            namespace = value.__globals__ if kind == "global" else _namespace(value, key)
+            namespace = _namespace(value, key)
         if new is not ABSENT:
             namespace[key] = new
         elif key in namespace:
@@ -209,6 +239,15 @@ def _namespace(value: Any, key: Any) -> dict[str, Any]:
     if isinstance(value, nn.Layer):
         return next((own[part] for part in LAYER_PARTS if key in own[part]), own)
     return own
+
+
+def _namespace_of_global(function: Any, name: str) -> tuple[dict[str, Any], str]:
+    """Return the dictionary of the module that holds a global, and its name there."""
+    *modules, own = name.split(".")
+    namespace = function.__globals__
+    for module in modules:
+        namespace = vars(namespace[module])
+    return namespace, own
 
 
 def _cell(function: Any, name: str) -> Any:

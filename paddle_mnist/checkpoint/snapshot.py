@@ -96,6 +96,10 @@ class Snapshot:
         """Return the paths of iterators, whose position cannot be read."""
         return [describe(found.path) for found in self._found if is_iterator(found.value)]
 
+    def places(self) -> dict[Path, Place]:
+        """Return the values that there were, and the other names of each, by path."""
+        return {place.path: place for place in (*self._found, *self._aliases)}
+
     def changes(self) -> list[Change]:
         """Return the values that have changed, except internal ones; only the topmost paths."""
         changed: dict[Path, Change] = {}

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
@@ -71,6 +71,8 @@ class BatchReader:
         self._never_draws = self._takes_seeds or is_gathered
         self._is_declared = random
         self._draws: Optional[bool] = random or None  # None until the first batch is read
+        # What tells the states of each of the dataset's own generators apart.
+        self.generators: Mapping[str, Callable[[], str]] = {}
 
     def begin(self, epoch: int) -> None:
         """Tell the dataset the epoch, if it has a method `set_epoch`."""
@@ -78,7 +80,26 @@ class BatchReader:
         set_epoch(self.dataset, epoch)
 
     def __call__(self, request: Request) -> Reading:
-        """Return the batch of some samples, with arrays or tensors [B, ...]."""
+        """Return the batch of some samples, with arrays or tensors [B, ...].
+
+        Raises ConfigError in a worker if a generator of the dataset's own draws, since its state
+        is in that worker alone.
+        """
+        if paddle.io.get_worker_info() is None:
+            return self._read(request)
+        before = {name: state() for name, state in self.generators.items()}
+        reading = self._read(request)
+        for name, state in self.generators.items():
+            if state() != before[name]:
+                raise ConfigError(
+                    f"{self._source}: reading samples {some(request.indices)} in a worker draws "
+                    f"from {name}, whose state a checkpoint cannot hold; expected draws from "
+                    "random, numpy.random or paddle, which are seeded for each sample, or "
+                    "num_workers=0"
+                )
+        return reading
+
+    def _read(self, request: Request) -> Reading:
         if request.epoch != self._epoch:  # another epoch was begun after that of this request
             self.begin(request.epoch)
         if self._never_draws:
@@ -92,7 +113,7 @@ class BatchReader:
             before = next_draws()
             batch = self._unseeded(request)
             self._draws = next_draws() != before
-            return self(request) if self._draws else Reading(batch, draws=False)
+            return self._read(request) if self._draws else Reading(batch, draws=False)
         foreseen = foreseen_draws(*key)
         batch = self._unseeded(request)
         if draw() != foreseen:

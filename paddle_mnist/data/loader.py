@@ -3,17 +3,17 @@
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset, Reading, Request
-from paddle_mnist.data.collate import data_error, num_samples, tensors
+from paddle_mnist.data.collate import num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.forking import warn_of_open_files
-from paddle_mnist.data.sampler import BatchSampler, ShardSpec
+from paddle_mnist.data.sampler import BatchSampler, EpochOrder, ShardSpec
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import heartbeat, signals
@@ -101,9 +101,9 @@ class BatchLoader:
         self._samples = len(dataset)
         self.num_workers = num_workers
         self.shard_spec: Optional[ShardSpec] = None
-        own_order = _OwnOrder(order, self._samples) if order else None
-        length = len(own_order(0)) if own_order else self._samples
-        self.sampler = BatchSampler(length, batch_size, seed, shuffle, own_order)
+        epoch_order = EpochOrder(order, self._samples) if order else None
+        length = len(epoch_order(0)) if epoch_order else self._samples
+        self.sampler = BatchSampler(length, batch_size, seed, shuffle, epoch_order)
         if drop_last:
             self.sampler = replace(self.sampler, used=length - length % batch_size)
         self._read = BatchReader(dataset, seed, collate_fn, random)
@@ -156,6 +156,13 @@ class BatchLoader:
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
 
+    def watch(self, generators: Mapping[str, Callable[[], str]]) -> None:
+        """Have workers raise ConfigError if they draw from a generator of the dataset's own.
+
+        generators: by name, what returns a text that tells the states of one apart.
+        """
+        self._read.generators = generators
+
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, as arrays, without workers.
 
@@ -205,29 +212,6 @@ def require_length(dataset: MapDataset, samples: int) -> None:
             "iterator over the batches of an epoch, which is called for each epoch, or call fit "
             "again with another output and start=StartFrom(...)"
         )
-
-
-@dataclass(frozen=True)
-class _OwnOrder:
-    """An order of the caller's own, of the samples of a dataset of this length; checked."""
-
-    order: Callable[[int], np.ndarray]
-    length: int
-
-    def __call__(self, epoch: int) -> np.ndarray:
-        with data_error(f"the order of epoch {epoch}"):
-            indices = np.asarray(self.order(epoch))
-        expected = f"expected indices from 0 to {self.length - 1}, int64 [N]"
-        if indices.ndim != 1 or indices.dtype.kind not in "iu" or not len(indices):
-            raise ConfigError(
-                f"the order of epoch {epoch} is {indices.dtype} {list(indices.shape)}; {expected}"
-            )
-        if not 0 <= indices.min() <= indices.max() < self.length:
-            raise ConfigError(
-                f"the order of epoch {epoch} has indices from {indices.min()} to {indices.max()}; "
-                f"{expected}"
-            )
-        return indices.astype(np.int64)
 
 
 def is_loader(data: Any) -> bool:

@@ -1,20 +1,66 @@
-"""The order of samples, a pure function of (seed, epoch), and its division into shards."""
+"""The order of samples, a function of (seed, epoch) or the caller's, and its division into shards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.data.collate import data_error
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import as_option
+
+
+class EpochOrder:
+    """The order of each epoch's samples, from a function of the caller's.
+
+    The function is called once an epoch, so it may depend on what the training has become, such as
+    the loss of each sample. Its answer is part of the state: a run that resumes inside an epoch
+    reads the rest of it in the same order.
+
+    order: (epoch) -> the indices of the epoch's samples, int64 [N].
+    length: of the dataset.
+
+    Raises ConfigError for indices of another type or shape, or outside the dataset.
+    """
+
+    def __init__(self, order: Callable[[int], np.ndarray], length: int):
+        self._order, self._length = order, length
+        self._epoch, self._indices = -1, np.zeros(0, np.int64)
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        if epoch != self._epoch:
+            with data_error(f"the order of epoch {epoch}"):
+                indices = np.asarray(self._order(epoch))
+            self._keep(epoch, indices, ConfigError, f"the order of epoch {epoch}")
+        return self._indices
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of the last epoch, and the indices of its samples."""
+        small = np.min_scalar_type(self._length)
+        return {"epoch": self._epoch, "indices": self._indices.astype(small)}
+
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned. Raises CheckpointError for other contents."""
+        epoch, indices = state.get("epoch"), state.get("indices")
+        if type(epoch) is not int or not isinstance(indices, np.ndarray):
+            raise CheckpointError("the order of an epoch is damaged; use another checkpoint")
+        self._keep(epoch, indices, CheckpointError, f"the saved order of epoch {epoch}")
+
+    def _keep(self, epoch: int, indices: np.ndarray, error: type[Exception], name: str) -> None:
+        expected = f"expected indices from 0 to {self._length - 1}, int64 [N]"
+        if indices.ndim != 1 or indices.dtype.kind not in "iu" or not len(indices):
+            raise error(f"{name} is {indices.dtype} {list(indices.shape)}; {expected}")
+        if not 0 <= indices.min() <= indices.max() < self._length:
+            raise error(f"{name} has indices from {indices.min()} to {indices.max()}; {expected}")
+        self._epoch, self._indices = epoch, indices.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class BatchSampler:
     """Divides epochs into batches; the last batch of an epoch may be short.
 
-    Stateless: the order of an epoch depends on nothing but the arguments and the epoch.
+    Stateless, except for `own_order`.
 
     length: number of samples an epoch; by default each of them comes once.
     own_order: gives the indices of the samples of an epoch, in place of seed and shuffle; as many
@@ -26,7 +72,7 @@ class BatchSampler:
     batch_size: int
     seed: int = 0
     shuffle: bool = True
-    own_order: Optional[Callable[[int], np.ndarray]] = None
+    own_order: Optional[EpochOrder] = None
     used: Optional[int] = None
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from paddle_mnist.training.parts import build_parts, loader_of
 from paddle_mnist.training.recorded import as_yaml, compared, describe
 from paddle_mnist.training.resume import ResumeRequest, check_override
 from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.sample_check import watch_generators
 from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.steps import Step, build_step
 
@@ -58,6 +59,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             )
             tags = _evaluated_tags(arguments, step, parts, evaluator)
             description = describe(arguments, parts)
+    watch_generators([parts.loader, *evaluator.datasets.values()], parts.further.data)
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
     config = compared(arguments, parts, description)

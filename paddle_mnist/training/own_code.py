@@ -15,7 +15,8 @@ from paddle_mnist.checkpoint.reachable import child, is_users, steps
 
 # What leads from code to further code. Objects are left out: training changes them.
 _CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial, tuple)
-_CODE += (staticmethod, classmethod, functools._lru_cache_wrapper)
+_CODE += (staticmethod, classmethod, property, functools.cached_property)
+_CODE += (functools._lru_cache_wrapper,)
 # What differs in each process and is no setting: paths, dates, identifiers, Paddle's names of
 # tensors, and, among numbers, times and addresses.
 _GENERATED = re.compile(r"[/\\]|\d{6}|\d{4}-\d\d|[0-9a-f]{12}|_\d+\.[a-z]+_\d")

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -17,8 +17,8 @@ from paddle_mnist.checkpoint.further_state import (
 )
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.data.external import ExternalLoader, open_loader
-from paddle_mnist.data.loader import length_of
-from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.data.loader import BatchLoader, length_of
+from paddle_mnist.data.sampler import EpochOrder, ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of
@@ -47,18 +47,22 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     numerics = arguments.numerics
     schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
     average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
-    further = _further_state(arguments, model, optimizer)
+    loader = _training_loader(arguments, world)
+    order = loader.sampler.own_order if isinstance(loader, BatchLoader) else None
+    further = _further_state(arguments, model, optimizer, order)
     _check_optimizer(optimizer, further)
     world.broadcast(further.optimized.values())
     named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
     left = {name: p for name, p in named.items() if not p.stop_gradient}
     require_trained(left, [optimizer, *further.optimizers.values()])
-    loader = _training_loader(arguments, world)
     return TrainingParts(model, loader, schedule, optimizer, average, further)
 
 
 def _further_state(
-    arguments: FitArguments, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+    arguments: FitArguments,
+    model: nn.Layer,
+    optimizer: paddle.optimizer.Optimizer,
+    order: Optional[EpochOrder],
 ) -> FurtherState:
     """Return the state to save beside the weights and the optimizer's state_dict."""
     roots = {
@@ -73,6 +77,7 @@ def _further_state(
         "train": arguments.train,
         "valid": arguments.valid,
         "collate_fn": arguments.loading.collate_fn,
+        "order": arguments.loading.order,
     }
     named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
     loss = arguments.loss
@@ -81,6 +86,13 @@ def _further_state(
     for name, metric in (arguments.metrics or {}).items():
         if has_state(metric):
             named[f"metrics[{name!r}]"] = metric
+    optional: dict[str, Any] = {
+        f"callbacks[{name!r}]": callback
+        for name, callback in _by_class(arguments.callbacks).items()
+        if has_state(callback)
+    }
+    if order:
+        optional["order"] = order
     saved_as_optimizers = (paddle.optimizer.Optimizer, paddle.optimizer.lr.LRScheduler)
     return FurtherState(
         model,
@@ -89,11 +101,7 @@ def _further_state(
         named={
             name: part for name, part in named.items() if not isinstance(part, saved_as_optimizers)
         },
-        optional={
-            f"callbacks[{name!r}]": callback
-            for name, callback in _by_class(arguments.callbacks).items()
-            if has_state(callback)
-        },
+        optional=optional,
     )
 
 

@@ -35,7 +35,6 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
     Left out is what `must_match` names, and what a builder says that is a group of options.
     """
     seed, num_workers = arguments.seed, arguments.loading.num_workers
-    order = arguments.loading.order
     description: dict[str, Any] = {
         "parameters": describe_parameters(parts.model, parts.further.optimized),
         "data": describe_data(arguments.train, seed, num_workers),
@@ -47,8 +46,8 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
     if not isinstance(arguments.optimizer, Options):
         description["optimizer"] = describe_optimizer(parts.optimizer, parts.model)
         description["schedule"] = describe_schedule(parts.optimizer)
-    if order is not None:
-        description["order"] = describe_order(order)
+    if arguments.loading.order is not None:
+        description["order"] = describe_order(parts.loader.sampler.own_order)
     description |= _describe_task(arguments, parts.model)
     must_match = arguments.must_match or {}
     replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]

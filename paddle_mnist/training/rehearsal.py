@@ -123,7 +123,8 @@ class _Rehearsal:
     def _trip(self, start: int, count: int) -> _Trip:
         self.trial.reads_again |= self._any(self._data_have_changed())
         self._find_unsaved()
-        self.further.save_changed(has_limit=False)
+        for path in self.further.save_changed(has_limit=False):
+            self.unsaved.setdefault(identity(path), describe(path))
         if self.world.size > 1:
             self._leave_what_differs()
         for path in self.further.saved:

@@ -2,18 +2,18 @@
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import paddle
 
-from paddle_mnist.checkpoint.places import find
-from paddle_mnist.checkpoint.plain_data import GENERATORS, equal
+from paddle_mnist.checkpoint.places import find, walk
+from paddle_mnist.checkpoint.plain_data import GENERATORS, digest_of, equal
 from paddle_mnist.checkpoint.reachable import describe
-from paddle_mnist.checkpoint.snapshot import data_snapshot
+from paddle_mnist.checkpoint.snapshot import DATA_ITEMS, data_snapshot
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.external import ExternalLoader
-from paddle_mnist.data.loader import first_batches, shards_of
+from paddle_mnist.data.loader import BatchLoader, first_batches, shards_of
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
 
@@ -47,6 +47,21 @@ def check_samples(loader: Any, data: Mapping[str, Any], what: str) -> bool:
             "paddle, which are seeded for each sample"
         )
     return not differs
+
+
+def watch_generators(loaders: Iterable[Any], data: Mapping[str, Any]) -> None:
+    """Have workers raise ConfigError when samples draw from a generator of the data's own.
+
+    That the first batch draws from none does not tell what later samples do.
+    """
+    generators = {
+        describe(place.path): functools.partial(digest_of, place.value)
+        for place in walk(data, most_items=DATA_ITEMS)
+        if isinstance(place.value, GENERATORS) and not place.is_alias
+    }
+    for loader in loaders:
+        if generators and isinstance(loader, BatchLoader):
+            loader.watch(generators)
 
 
 def _is_function(loader: Any) -> bool:
