@@ -53,8 +53,6 @@ NO_DIGIT = as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0)))
 REFUSED = {
     "nothing": (None, "Draw a digit."),
     "blank": (as_bytes(Image.new("L", (50, 50), 255)), "Blank"),
-    "small": (as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
-    "narrow": (as_bytes(Image.new("L", (3000, 20))), "3,000 x 20 pixels"),
     "empty": (b"", "0 bytes"),
     "words": (b"some words", "Not a picture"),
     "SVG": (b"<svg></svg>", "SVG"),
@@ -80,26 +78,23 @@ def test_answer_to_what_is_not_a_digit_gives_the_reason_in_both_languages(predic
     assert in_language(words, "en") == words
 
 
-@pytest.mark.parametrize(
-    ("accepted", "language"),
-    [("zh-CN,zh;q=0.9", "zh"), ("zh-TW", "zh"), ("en-US,zh-CN;q=0.5", "en"), ("de", "en")],
-)
-def test_language_of_browser_is_its_first_choice(accepted, language):
-    assert language_of(SimpleNamespace(headers={"accept-language": accepted})) == language
+def test_language_of_browser_is_its_first_choice():
+    for accepted, language in (
+        ("zh-CN,zh;q=0.9", "zh"),
+        ("zh-TW", "zh"),
+        ("en-US,zh-CN;q=0.5", "en"),
+        ("de", "en"),
+    ):
+        assert language_of(SimpleNamespace(headers={"accept-language": accepted})) == language
     assert language_of(None) == language_of(SimpleNamespace(headers={})) == "en"
 
 
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65_536), ("nowhere.invalid", 0)])
-def test_demo_wrong_address_exits_with_2(tool, host, port):
-    refused = tool("demo", f"--host={host}", f"--port={port}", expect=2).stderr
-    assert f"{host}:{port}: cannot listen there" in refused and "--port" in refused
-
-
-def test_demo_port_in_use_exits_with_2(tool):
+def test_demo_that_cannot_listen_exits_with_2(tool):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        refused = tool("demo", f"--port={port}", expect=2).stderr
-    assert "Address already in use" in refused and "GRADIO" not in refused
+        taken = other.getsockname()[1]
+        for host, port in (("127.0.0.1", 65_536), ("127.0.0.1", taken), ("nowhere.invalid", 0)):
+            refused = tool("demo", f"--host={host}", f"--port={port}", expect=2).stderr
+            assert f"{host}:{port}: cannot listen there" in refused and "--port" in refused
 
 
 def test_demo_wrong_model_or_run_exits_with_its_code(tool):
@@ -152,10 +147,7 @@ def address(folder):
 
 
 def shares_the_page(test):
-    """Mark a test that uses `address`: one worker runs them all, so the page starts once.
-
-    On a machine with much else to do, that start takes minutes.
-    """
+    """Mark a test that uses `address`, whose start takes minutes on a busy machine."""
     for mark in (pytest.mark.slow, pytest.mark.timeout(900)):
         test = mark(test)
     return test
@@ -186,14 +178,9 @@ def status_of(address, method="GET", path="/", body=None, **headers):
 def test_page_answers_programs_with_a_label_or_the_reason(address, four, tmp_path):
     words, label, *_ = ask(address, four)
     assert words.startswith("4, probability") and label["label"] == "4"
-    for name, content, reason in (
-        ("25.png", two_digits(), "2 shapes; expected one digit"),
-        ("words.png", b"some words", "Not a picture; expected one of PNG"),
-        ("none.png", b"", "0 bytes; expected a picture"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        words, label, _, *layers = ask(address, tmp_path / name)
-        assert words.startswith(reason) and label == {} and layers == [None] * 2
+    (tmp_path / "25.png").write_bytes(two_digits())
+    words, label, _, *layers = ask(address, tmp_path / "25.png")
+    assert words.startswith("2 shapes; expected one digit") and label == {} and layers == [None] * 2
     config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=30).read())
     assert config["analytics_enabled"] is False
 
@@ -358,12 +345,8 @@ def test_page_strokes_examples_keys_and_files_answer_alike(visit, tmp_path):
     visitor.expect("4 probability")
     visitor.press("Undo")
     visitor.expect(NO_FOUR)
-    page.reload()
-    visitor.wait_for_paper()
-    visitor.expect("The net answers while you draw")
     for digit in EXAMPLES:
-        example = page.get_by_role("button", name=f"Example: {digit}")
-        example.focus()
+        page.get_by_role("button", name=f"Example: {digit}").focus()
         page.keyboard.press("Enter")
         visitor.expect(f"{digit} probability")
     page.locator("canvas").focus()
@@ -373,8 +356,6 @@ def test_page_strokes_examples_keys_and_files_answer_alike(visit, tmp_path):
     visitor.expect("7 probability")
     page.keyboard.press("Control+z")
     visitor.expect("Draw a digit")
-    for button in ("Undo", "Clear"):
-        assert page.get_by_role("button", name=button).is_disabled()
     page.get_by_role("tab", name="Picture").click()
     (tmp_path / "words.png").write_bytes(b"some words")
     page.locator("input[type=file]").set_input_files(tmp_path / "words.png")
@@ -383,8 +364,6 @@ def test_page_strokes_examples_keys_and_files_answer_alike(visit, tmp_path):
 
 WINDOWS = {  # width, height, and the least width of the canvas
     "small phone": (320, 480, 250),
-    "phone": (375, 553, 320),
-    "tall phone": (390, 664, 370),
     "phone on its side": (844, 390, 200),
     "tablet": (768, 1024, 340),
 }
