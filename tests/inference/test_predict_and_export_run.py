@@ -1,6 +1,7 @@
 """Predicting with what `fit` has trained, and exporting it."""
 
 import collections
+import json
 
 import numpy as np
 import paddle
@@ -65,22 +66,17 @@ def test_predict_run_any_data_gives_outputs_in_its_order(row, runs):
 def test_predict_run_several_outputs_keep_their_structure(runs):
     run, data = runs("dict batches"), Points(target="dict")
     classes, totals = computed(run, "dict batches", POINTS)
-    outputs = predict_run(
-        run, MODELS["dict batches"], data, forward=lambda model, batch: model(batch["point"])
-    )
-    assert isinstance(outputs, tuple) and outputs[1].shape == (len(POINTS),)
-    np.testing.assert_allclose(outputs[0], classes.numpy(), rtol=1e-5, atol=1e-5)
     Pair = collections.namedtuple("Pair", "best all")
+
+    def forward(model, batch):
+        return {"a": Pair(batch["point"], [*model(batch["point"])])}
+
     named = predict_run(
-        "latest",
-        MODELS["dict batches"],
-        data,
-        run=run,
-        batch_size=5,
-        forward=lambda model, batch: {"a": Pair(batch["point"], [model(batch["point"])[1]])},
+        "latest", MODELS["dict batches"], data, run=run, batch_size=5, forward=forward
     )
     assert list(named) == ["a"] and named["a"].best.tolist() == POINTS.tolist()
-    np.testing.assert_allclose(named["a"].all[0], totals.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(named["a"].all[0], classes.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(named["a"].all[1], totals.numpy(), rtol=1e-5, atol=1e-5)
 
 
 class Noisy(nn.Layer):
@@ -101,18 +97,15 @@ def test_predict_run_net_that_draws_numbers_repeats_its_predictions(tmp_path):
     assert outputs == outputs[:1] * 3
 
 
-@pytest.mark.parametrize(
-    ("data", "forward", "message"),
-    [
+def test_predict_run_wrong_data_raises(runs):
+    for data, forward, message in (
         (Points(target="dict"), None, "a batch is a dict; expected the input"),
         (Points(), lambda model, batch: model(batch[0]).sum(), "without an axis for the samples"),
         (Points(), lambda model, batch: 3, "an output of the model is a int"),
         ([], None, "have no batches"),
-    ],
-)
-def test_predict_run_wrong_data_raises(runs, data, forward, message):
-    with pytest.raises(DataError, match=message):
-        predict_run(runs("dropout"), MODELS["dropout"], data, forward=forward)
+    ):
+        with pytest.raises(DataError, match=message):
+            predict_run(runs("dropout"), MODELS["dropout"], data, forward=forward)
 
 
 # ------------------------------------------------------------------ export
@@ -125,7 +118,10 @@ def test_export_run_computes_as_the_net(row, runs, tmp_path):
     assert about["input"] == {"name": "point", "dtype": "float32", "shape": [-1, WIDTH]}
     assert about["outputs"] == ["output"] and about["weights"] == str(runs(row))
     expected = computed(runs(row), row, POINTS).numpy()
-    outputs = Predictor(tmp_path).run(POINTS)["output"]
+    assert about["output_shapes"] == {"output": [-1, 3]} and about["difference"] < 1e-5
+    predictor = Predictor(tmp_path, batch_size=8)
+    assert predictor.output_shapes == {"output": (3,)}
+    outputs = predictor.run(POINTS)["output"]
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
 
 
@@ -156,6 +152,7 @@ def test_export_run_several_outputs_are_named(runs, tmp_path):
         export_run(*places, tmp_path / name, POINTS[:3], **options)
         outputs = Predictor(tmp_path / name).run(POINTS)
         assert list(outputs) == names
+        assert [*Predictor(tmp_path / name).run(POINTS, names[1:])] == names[1:]
         for value, other in zip(outputs.values(), expected):
             np.testing.assert_allclose(value, other, rtol=0, atol=1e-5)
 
@@ -192,48 +189,63 @@ def test_export_run_several_inputs_are_named(tmp_path):
         for given in ((POINTS, WORDS), dict(zip(reversed(names), (WORDS, POINTS)))):
             outputs = predictor.run(given)["output"]
             np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
+    for inputs, message in (
         ({"points": POINTS, "word": WORDS}, "points, words"),
         ((WORDS, POINTS), r"points is int64 \[33, 5\]"),
         ((POINTS, WORDS[1:]), "33, 32 samples"),
-    ],
-)
-def test_predictor_of_two_inputs_wrong_inputs_raises(two_inputs, inputs, message):
-    with pytest.raises(DataError, match=message):
-        two_inputs.run(inputs)
+    ):
+        with pytest.raises(DataError, match=message):
+            predictor.run(inputs)
 
 
-@pytest.fixture(scope="module")
-def two_inputs(tmp_path_factory):
-    """The predictor of a net of two inputs."""
-    folder = tmp_path_factory.mktemp("two inputs")
-    paddle.save(PointsAndWords().state_dict(), str(folder / "net.pdparams"))
-    export_run(folder / "net.pdparams", PointsAndWords, folder / "exported", SPECS)
-    return Predictor(folder / "exported")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "options", "message"),
-    [
+def test_export_run_wrong_inputs_raises(runs, tmp_path):
+    for inputs, options, message in (
         (InputSpec([None, None], "float32"), {}, "None"),
         (InputSpec([8, WIDTH], "float32"), {}, "None"),
         (np.float32(3), {}, "expected a batch of samples"),
         (POINTS[:, 1:], {}, r"^the model fails with .*; the batch is \[float32 \[33, 5\]\]$"),
         (InputSpec([None, 2], "float32"), {}, r"the batch is \[float32 \[4, 2\]\]$"),
         ([POINTS, POINTS], {}, "the model fails with TypeError"),
-        ([POINTS, POINTS[1:]], {}, "33, 32 samples"),
         (POINTS, {"outputs": ["a", "b"]}, "expected 1 different names"),
         (POINTS, {"format": "torch"}, "expected paddle or onnx"),
-    ],
-)
-def test_export_run_wrong_inputs_raises(runs, tmp_path, inputs, options, message):
-    with pytest.raises(ConfigError, match=message):
-        export_run(runs("dropout"), MODELS["dropout"], tmp_path, inputs, **options)
-    assert not list(tmp_path.iterdir())
+    ):
+        with pytest.raises(ConfigError, match=message):
+            export_run(runs("dropout"), MODELS["dropout"], tmp_path, inputs, **options)
+        assert not list(tmp_path.iterdir())
+
+
+def changed(folder, about, **changes):
+    """Return the folder, whose about.json has other values."""
+    (folder / "about.json").write_text(json.dumps({**about, **changes}))
+    return folder
+
+
+def test_predictor_of_a_folder_with_another_description_raises(runs, tmp_path):
+    about = export_run(runs("dropout"), MODELS["dropout"], tmp_path, POINTS)
+    former = {name: value for name, value in about.items() if name != "output_shapes"}
+    assert Predictor(changed(tmp_path, former)).run(POINTS)["output"].shape == (33, 3)
+    for changes in (
+        {"output_shapes": {"output": [-1, 4]}},
+        {"outputs": ["scores", "more"]},
+        {"input": {**about["input"], "dtype": "nonsense"}},
+        {"input": {**about["input"], "shape": [-1, -1]}},
+        {"input": {**about["input"], "name": "words"}},
+    ):
+        with pytest.raises(CheckpointError, match="export again"):
+            Predictor(changed(tmp_path, about, **changes))
+
+
+def test_predictor_wrong_input_raises(runs, tmp_path):
+    export_run(runs("dropout"), MODELS["dropout"], tmp_path, POINTS)
+    predictor = Predictor(tmp_path)
+    for inputs, message in (
+        (POINTS[0], r"float32 \[6\]; expected float32 \[N, 6\]"),
+        (POINTS[:0], "at least 1"),
+        (POINTS.astype("int32"), "int32"),
+        ([[1, 2], [3]], "no array"),
+    ):
+        with pytest.raises(DataError, match=message):
+            predictor.run(inputs)
 
 
 def test_digit_predictor_of_another_net_raises(runs, tmp_path):
