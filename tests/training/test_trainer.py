@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import forked
 import numpy as np
@@ -13,7 +12,7 @@ from paddle.nn import functional as F
 from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, Observer, Trainer, watch
-from paddle_mnist.errors import ConfigError, DivergedError, OutputError
+from paddle_mnist.errors import ConfigError, DivergedError
 from paddle_mnist.progress import TrainState
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
@@ -183,19 +182,14 @@ def test_trainer_step_that_ends_halfway_is_not_saved(tmp_path, lines):
     """Some weights are changed and others not."""
 
     class Breaks(paddle.optimizer.SGD):
-        steps = 0
-
         def step(self):
-            self.steps += 1
-            if self.steps == 2:
-                raise MemoryError
-            super().step()
+            raise MemoryError
 
     model = perceptron()
     trainer, loader = make(tmp_path, model, Breaks(0.05, parameters=model.parameters()))
     with pytest.raises(MemoryError):
         trainer.train(loader, 0, 1, tmp_path / "c")
-    assert any("step 2 was interrupted halfway, so it cannot be saved" in line for line in lines())
+    assert any("step 1 was interrupted halfway, so it cannot be saved" in line for line in lines())
     assert not list((tmp_path / "c").glob("*"))
 
 
@@ -212,20 +206,6 @@ def test_trainer_loss_that_is_not_finite_raises_and_saves_nothing(tmp_path):
     assert [path.name for path in tmp_path.glob("c/*.json")] == ["model_epoch0.json"]
 
 
-def test_trainer_step_by_hand_of_a_loss_that_is_not_finite_changes_nothing(tmp_path):
-    trainer, loader = make(tmp_path, paddle.nn.Linear(6, 3))
-    weight = trainer.model.weight
-    trainer.train_epoch(loader, 0)
-    points, labels = next(iter(loader))
-    before = weight.numpy()
-    with pytest.raises(DivergedError, match="the loss is nan"):
-        trainer.train_step((points * float("nan"), labels))
-    assert np.array_equal(weight.numpy(), before)
-    trainer.train_step((points, labels))
-    assert trainer.state.step == 4
-    assert not np.array_equal(weight.numpy(), before)
-
-
 def test_trainer_parameters_of_one_name_raise(tmp_path):
     twice = paddle.nn.LayerList([MNIST(), MNIST()])
     optimizer = paddle.optimizer.SGD(0.1, parameters=twice.parameters())
@@ -233,60 +213,37 @@ def test_trainer_parameters_of_one_name_raise(tmp_path):
         Trainer(tmp_path / "x", twice, optimizer)
 
 
-def test_trainer_weights_that_cannot_be_written_raise():
-    trainer, _ = make(Path("/sys/paddle_mnist"))  # not even root can write there
-    with pytest.raises(OutputError, match=r"/sys/paddle_mnist: cannot write"):
-        trainer.save()
-
-
 # Observers
 
 
 class Look(Observer):
-    """Checks what it sees: of plain SGD, what changed is the rate times the gradient.
-
-    What it then does to it has no effect.
-    """
+    """Checks that, of plain SGD, what changed is the rate times the gradient; then spoils it."""
 
     def __init__(self):
-        self.steps, self.epochs, self.before = [], [], None
+        self.steps, self.before = [], None
 
     def after_step(self, view):
-        assert view.parameters[:2] == ["0.weight", "0.bias"]
         weight, gradient = view.parameter("0.weight"), view.gradient("0.weight")
         if self.before is not None:
             assert np.allclose(self.before - weight, 0.05 * gradient, atol=1e-6)
         self.before = weight.copy()
-        assert view.step == view.state.step and 0 < view.loss < 10
         self.steps.append((view.step, view.state.position))
         weight[:] = gradient[:] = 0
         view.state.step, view.metrics["train/loss"] = 99, 0
 
     def after_epoch(self, view):
-        self.epochs.append(view.state.epoch)
+        self.steps.append(view.state.epoch)
 
 
 def test_observers_see_each_step_and_epoch_and_change_nothing(tmp_path):
-    look, files = Look(), ("net.pdparams", "checkpoint/model_epoch1.pdopt")
-    written = []
+    look, written = Look(), []
     for observers in ([], [look]):
         trainer, loader = make(tmp_path, observers=observers)
         trainer.train(loader, 0, 2, tmp_path / "checkpoint")
-        written.append([(tmp_path / name).read_bytes() for name in files])
-    assert look.steps == [(1, 1), (2, 2), (3, 3), (4, 1), (5, 2), (6, 3)]
-    assert look.epochs == [1, 2]
+        files = (trainer.model_path, tmp_path / "checkpoint/model_epoch1.pdopt")
+        written.append([file.read_bytes() for file in files])
+    assert look.steps == [(1, 1), (2, 2), (3, 3), 1, (4, 1), (5, 2), (6, 3), 2]
     assert written[0] == written[1]
-
-
-def test_observer_that_asks_for_an_unknown_parameter_raises(tmp_path):
-    class Lost(Observer):
-        def after_step(self, view):
-            view.gradient("2.weights")
-
-    trainer, loader = make(tmp_path, observers=[Lost()])
-    with pytest.raises(ConfigError, match=r"unknown name '2.weights'; did you mean"):
-        trainer.train(loader, 0, 1, tmp_path / "checkpoint")
-    assert (tmp_path / "checkpoint/model_epoch0_step1_breakpoint.json").exists()
 
 
 def test_watch_as_an_observer_writes_what_it_saw(tmp_path):
@@ -299,23 +256,27 @@ def test_watch_as_an_observer_writes_what_it_saw(tmp_path):
     assert (4, "watch/0.weight/update_ratio") in watched
 
 
-class Returns(Observer):
-    def __init__(self, *values):
-        self.values = {f"own/{number}": value for number, value in enumerate(values)}
+class Calls(Observer):
+    """Returns after each step what a function of the view does."""
 
-    def after_step(self, view):
-        return self.values
+    def __init__(self, function):
+        self.after_step = function
 
 
 def test_observers_may_return_any_one_number_and_raise_for_others(tmp_path):
     recorder = Recorder()
     numbers = [1, 0.5, np.int64(1), np.bool_(True), np.ones(1), paddle.ones([])]
-    trainer, loader = make(tmp_path, observers=[Returns(*numbers)], writer=recorder)
+    values = {f"own/{number}": value for number, value in enumerate(numbers)}
+    trainer, loader = make(tmp_path, observers=[Calls(lambda view: values)], writer=recorder)
     trainer.train(loader, 0, 1, tmp_path / "c")
     own = [values for _, values in recorder.written if "own/0" in values]
     assert [[*values.values()] for values in own] == [[1, 0.5, 1, 1, 1, 1]] * 3
     json.dumps(own)
-    for value in ("high", None, np.ones(2), 1j):
-        trainer, loader = make(tmp_path, observers=[Returns(value)])
-        with pytest.raises(ConfigError, match=r"Returns gave .* as 'own/0'; expected one number"):
+    for function, message in (
+        (lambda view: {"own": "high"}, "Calls gave .* as 'own'; expected one number"),
+        (lambda view: {"own": np.ones(2)}, "Calls gave .* as 'own'; expected one number"),
+        (lambda view: view.gradient("2.weights"), r"unknown name '2.weights'; did you mean"),
+    ):
+        trainer, loader = make(tmp_path, observers=[Calls(function)])
+        with pytest.raises(ConfigError, match=message):
             trainer.train(loader, 0, 1, tmp_path / "c")
