@@ -8,7 +8,7 @@ import pytest
 from fit_rows import CLASSIFICATION, ROWS, Points, arguments, momentum, perceptron, train
 from stateful_rows import CenterLoss
 
-from paddle_mnist import Gathered, evaluate_run, load_model
+from paddle_mnist import evaluate_run, load_model
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 
@@ -62,19 +62,10 @@ def test_evaluate_run_and_load_model_take_checkpoints_by_name_and_path(run_of_fi
     assert weights_of(load_model("best", perceptron, run_of_fit)) != expected
 
 
-def test_evaluate_run_other_data_and_metrics_than_the_runs(run_of_fit):
-    highest = Gathered(lambda outputs, labels: outputs.max())
-    task = {"loss": TASK["loss"], "metrics": {"highest": highest}}
-    values = evaluate_run(run_of_fit, perceptron, Points(7), batch_size=3, **task)
-    whole = evaluate_run(run_of_fit, perceptron, Points(), **task)
-    assert {*values} == {"loss", "highest"} and values["loss"] != pytest.approx(whole["loss"])
-
-
 WRONG = {
     "another net": ({"model": lambda: perceptron(width=8)}, CheckpointError, "does not fit"),
     "no net": ({"model": lambda: None}, ConfigError, "the model is a NoneType; expected a paddle"),
     "no such run": ({"weights": "nowhere"}, CheckpointError, "nowhere: No such file"),
-    "no task": ({"loss": None, "metrics": None}, ConfigError, "one of loss and step is expected"),
     "no data": ({"data": []}, DataError, "have no batches; expected at least one"),
     "other data": ({"data": [paddle.rand([2, 5])]}, DataError, r"expected \(inputs, labels\)"),
     "other shapes": (

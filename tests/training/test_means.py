@@ -11,7 +11,7 @@ from flat_options import grouped
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Callback, Mean, evaluate_run, fit, is_rehearsal
+from paddle_mnist import Mean, evaluate_run, fit
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.plots.history import read_history
@@ -141,30 +141,6 @@ def test_fit_data_that_count_nothing_warn_of_each_undefined_loss(tmp_path, warni
     assert "the loss on the data 'valid' is undefined: it is a mean over a count of 0" in undefined
 
 
-class Sees(Callback):
-    def __init__(self):
-        self.losses = []
-
-    def after_step(self, view):
-        if not is_rehearsal():
-            self.losses.append(view.loss)
-
-
-def test_fit_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
-    def step(model, batch):
-        rows = batch[0].shape[0]
-        total = 0.0 * model(batch[0]).sum() + rows
-        count = rows if batch[1].shape[0] < 8 else 0
-        return {"loss": Mean(total, count), "share": Mean(rows, count)}
-
-    seen = Sees()
-    train(tmp_path, linear, Tokens(), step=step, batch_size=8, epochs=1, callbacks=[seen])
-    np.testing.assert_equal(seen.losses, [np.nan, 1.0])  # the first step has no mean
-    history = {row["tag"]: row["value"] for row in read_history(tmp_path / "metrics.jsonl")}
-    for tag in ("train/loss", "train/share", "valid/loss", "valid/share"):
-        assert history[tag] == 12 / 4
-
-
 class Numbers(paddle.io.Dataset):
     def __init__(self, shape=(1,)):
         self.points = np.random.RandomState(3).randn(SENTENCES, WIDTH).astype("float32")
@@ -195,10 +171,6 @@ def noisy(outputs, labels):
     return ((outputs + paddle.randn(outputs.shape) - labels) ** 2).mean()
 
 
-def rows_of(model, batch):
-    return model(batch[0]), batch[1]
-
-
 def summed(outputs, labels):
     return ((outputs - labels) ** 2).sum()
 
@@ -221,7 +193,7 @@ def test_fit_loss_that_is_not_a_mean_raises(tmp_path, kind):
 
 def own_step(model, batch):
     """A mean over the labels that count, which the step does not tell."""
-    return {"loss": F.cross_entropy(*rows_of(model, batch), ignore_index=IGNORED)}
+    return {"loss": F.cross_entropy(model(batch[0]), batch[1], ignore_index=IGNORED)}
 
 
 def whole_step(model, batch):

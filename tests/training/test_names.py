@@ -10,11 +10,7 @@ import pytest
 from fit_rows import ProgramError, StopsAt, bits, perceptron, stop, train
 from paddle import nn
 
-from paddle_mnist import (
-    TrainConfig,
-    load_model,
-    train_and_evaluate,
-)
+from paddle_mnist import load_model
 from paddle_mnist.checkpoint import load
 from paddle_mnist.checkpoint.manifest import DATA_SUFFIXES
 from paddle_mnist.errors import ConfigError
@@ -57,12 +53,6 @@ def test_named_run_resumes_to_the_same_bits_and_is_loaded_by_every_path(run, pla
     assert load_model("best", perceptron, run=output)
 
 
-def test_training_starts_from_a_named_checkpoint(run, tmp_path):
-    _, result = run
-    for start in ("init_from", "incremental_from"):
-        train(ROW, tmp_path / start, **{start: str(result.checkpoint)}, name="other")
-
-
 def test_damaged_checkpoint_of_a_named_run_is_quarantined_whole(run, tmp_path):
     name, result = run
     output = Path(shutil.copytree(result.weights.parent, tmp_path / name))
@@ -103,20 +93,3 @@ def test_name_that_no_file_can_have_raises(name, tmp_path):
             train(ROW, tmp_path / "run", **options)
         assert f"name is {name!r}" in str(refusal.value)
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_digits_in_a_named_folder_are_read_by_the_commands(tool, tiny, tmp_path):
-    output = tmp_path / "runs v1.5" / "net[2].json"
-    options = {"batch_size": 64, "epochs": 1, "visualdl": False, "figures": False, "watch": 0}
-    train_and_evaluate(TrainConfig(data=str(tiny), output=str(output), **options))
-    accuracy = json.loads((output / "result.json").read_text())["eval_acc"]
-    for checkpoint in (output, output / "mnist.pdparams", output / "checkpoints/mnist_epoch0"):
-        done = tool("eval", "--checkpoint", checkpoint, "--data", tiny, "--json")
-        assert json.loads(done.stdout)["accuracy"] == accuracy
-    exported = tmp_path / "exported.v1.5"
-    tool("export_model", "--checkpoint", output, "--output", exported)
-    picture = Path(__file__).parents[1] / "pictures/7-07.jpg"
-    for model in (["--model", exported], ["--checkpoint", output]):
-        (answer,) = json.loads(tool("infer", *model, picture, "--json").stdout)
-        assert answer["error"] is None

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 
-import forked
 import pytest
 from fit_rows import train
 
@@ -39,30 +38,6 @@ def test_run_directory_behind_a_link_has_the_lock_of_its_folder(tmp_path):
     (tmp_path / "link").symlink_to("run")
     with RunDirectory(tmp_path / "link").opened(), pytest.raises(RunLockedError):
         train_once(tmp_path / "run")
-
-
-LOCKED = """
-import contextlib, os, sys
-from paddle_mnist.errors import RunLockedError
-from paddle_mnist.training.run_directory import RunDirectory
-
-with contextlib.suppress(SystemExit), RunDirectory("run").opened():
-    child = os.fork()
-    if child == 0:
-        sys.exit()  # leaves the block of its parent
-    os.waitpid(child, 0)
-    try:
-        with RunDirectory("run").opened():
-            pass
-    except RunLockedError:
-        print("locked")
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are POSIX's")
-def test_lock_is_kept_when_a_forked_process_ends(tmp_path):
-    done = forked.run([sys.executable, "-c", LOCKED], cwd=tmp_path)
-    assert done.stdout == "locked\n", done.stderr
 
 
 def test_fit_behind_a_link_makes_its_folder_unless_the_disk_is_missing(tmp_path):
