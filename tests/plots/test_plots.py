@@ -1,7 +1,6 @@
 """Figures of any training."""
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image
 
 from paddle_mnist.plots.classes import confusion, per_class
@@ -14,10 +13,6 @@ HISTORY = [
     for step in (10, 20)
     for tag in ("train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc")
 ]
-
-
-def axis_labels(figure: Figure) -> list[str]:
-    return [f"{a.get_xlabel()} {a.get_ylabel()}" for a in figure.axes if a.axison]
 
 
 def test_read_history_torn_last_line_is_left_out(tmp_path):
@@ -77,8 +72,6 @@ def test_curves_draws_a_panel_a_metric_and_a_line_a_split():
     assert [line.get_label() for line in mse.lines] == ["train", "valid", "far"]
     assert mse.get_title(loc="left") == "mse at the end: valid 1, far 8"
     assert list(mse.lines[2].get_ydata()) == [9, 8] and not empty.axison
-    assert [line.get_marker() for line in mse.lines] == ["", "o", "o"]
-    assert len({line.get_color() for line in mse.lines}) == 3
 
 
 def test_curves_loss_is_logarithmic_if_it_is_positive_and_nothing_without_one():
@@ -86,14 +79,6 @@ def test_curves_loss_is_logarithmic_if_it_is_positive_and_nothing_without_one():
         loss, acc = curves(lines_of(train__loss=[1, 2], valid__loss=[1, low], v__acc=[1, 1])).axes
         assert loss.get_yscale() == scale and acc.get_yscale() == "linear"
     assert curves(lines_of(train__lr=[1])) is None and health(HISTORY, ()) is None
-
-
-def test_curves_labels_axes_with_units():
-    labels = {"loss": "loss (nats)", "acc": "accuracy (share)"}
-    assert axis_labels(curves(HISTORY, labels)) == [f"step {label}" for label in labels.values()]
-    assert axis_labels(curves(HISTORY)) == ["step loss", "step acc"]
-    assert axis_labels(learning_rate(HISTORY)) == ["step learning rate"]
-    assert axis_labels(per_class(np.eye(3, dtype=int), "kind")) == ["kind accuracy (share)"]
 
 
 def test_confusion_shows_every_count():
@@ -106,11 +91,9 @@ def test_confusion_shows_every_count():
 
 
 def test_per_class_draws_no_bar_without_samples():
-    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 1, 1]])
-    (axes,) = per_class(counts).axes
+    (axes,) = per_class(np.array([[3, 1, 0], [0, 0, 0], [0, 1, 1]])).axes
     assert [bar.get_height() for bar in axes.patches] == [0.75, 0.5]
     assert axes.get_title(loc="left") == "lowest accuracy: 2, 50.0%"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2"]
 
 
 def test_compare_draws_what_the_runs_have_in_common():
@@ -120,10 +103,9 @@ def test_compare_draws_what_the_runs_have_in_common():
     assert evaluated_tag([first, second], "far/mse") == "far/mse"
     assert evaluated_tag([first, second], "valid/loss") == "valid/acc"
     figure = compare({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
-    assert axis_labels(figure) == ["step nats", "step far/mse"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["nats", "far/mse"]
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["largest difference: 1", "largest difference: 3"]
-    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
 
 
 def test_save_figures_keeps_the_figure_and_returns_its_pixels(tmp_path):
