@@ -16,8 +16,6 @@ import forked
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.apps.dashboard import log_folders
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, run_of_command):
@@ -114,26 +112,6 @@ def test_dashboard_with_host_and_logdir_opens_it_to_all(runs):
         assert process.stdout.readline().startswith("0.0.0.0 is not loopback")
         status, shown = tags(address, Host="site.example")
         assert status == 200 and "output/one/vdl/001/train" in shown
-
-
-@pytest.mark.parametrize(
-    ("named", "common", "shown"),
-    [
-        ([], "work/output", ["one/vdl", "two/vdl"]),
-        (["work/output/one/vdl"], "work/output", ["one/vdl"]),
-        (["work/output"], "work", ["output"]),
-        (["nested/a", "work/output/one"], ".", ["nested/a", "work/output/one/vdl"]),
-    ],
-)
-def test_log_folders_finds_runs_their_folders_and_plain_logs(
-    tmp_path, monkeypatch, named, common, shown
-):
-    monkeypatch.chdir(tmp_path)
-    logs = ["work/output/one/vdl/001/train", "work/output/two/vdl/001/train", "plain", "nested/a"]
-    for folder in map(Path, logs):
-        folder.mkdir(parents=True)
-        (folder / "vdlrecords.1.log").touch()
-    assert log_folders(named) == ((tmp_path / common).resolve(), shown)
 
 
 def test_dashboard_wrong_options_exits_with_its_code(runs, tool):

@@ -7,7 +7,6 @@ from paddle.nn import functional as F
 
 from paddle_mnist import MNIST
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.export import export_model
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.monitor.print_layers import print_in_batches
@@ -193,12 +192,3 @@ def test_watch_and_print_take_the_shards_of_a_batch_for_one_step(model, images):
     handle.remove()
     assert len(means) == 3  # steps 1, 2 and 4
     assert printed.count("batch 1:") == 1 and printed.count("outputs7_shape: [6, 10] (fc)") == 1
-
-
-def test_looking_at_a_model_keeps_the_mode_of_each_layer(tmp_path):
-    model = MNIST()
-    model.eval()
-    model.fc.training = True  # as a dropout that is left on
-    outputs_of(model, paddle.ones([1, 1, 28, 28]), ["conv1"])
-    export_model(model, tmp_path)
-    assert (model.training, model.conv1.training, model.fc.training) == (False, False, True)
