@@ -95,6 +95,15 @@ def test_metric_functions_over_any_batches_compute_as_paddle_of_all_data(name, s
     assert metric.accumulate() == make().accumulate()  # the caller's has counted nothing
 
 
+def test_sums_as_a_tensor_and_back_compute_the_same():
+    """There sums travel as float32, and come back as a tensor."""
+    for name, (make, form) in ADAPTED.items():
+        function = next(iter(metric_functions({"m": make()}).values()))
+        sums = function(*map(paddle.to_tensor, data(form, 9, seed=1)))
+        back = sums.with_values(sums.to_tensor())
+        assert back.compute() == sums.compute(), name
+
+
 class F1(Precision):
     """As people write it: it counts something more, which Precision's counters lack."""
 

@@ -1,5 +1,8 @@
 """Data written for VisualDL's dashboard, read back with its own reader."""
 
+import sys
+
+import forked
 import numpy as np
 import paddle
 import pytest
@@ -96,3 +99,28 @@ def test_after_step_writes_histograms_of_weights_and_gradients(board):
     kinds = ("weights", "gradients")
     assert set(reader.get_tags()["histogram"]) == {f"{k}/{n}" for k in kinds for n in names}
     assert [r.id for r in reader.get_data("histogram", "weights/fc.weight")] == [1, 100]
+
+
+FULL = """
+import logging, resource
+from pathlib import Path
+from paddle_mnist.errors import OutputError
+from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.progress import TrainState
+
+logging.basicConfig()
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+board = VisualDLWriter(Path("001"), ["scalars"])
+try:
+    for step in range(500):
+        board.write(TrainState(position=1, step=step), {"train/loss": 1.0})
+except OutputError as error:
+    print(error)
+"""
+
+
+def test_write_to_a_full_disk_raises_and_warns_once(tmp_path):
+    """VisualDL itself prints that, and goes on with a torn file."""
+    done = forked.run([sys.executable, "-c", FULL], cwd=tmp_path)
+    assert "can no longer write there (File too large)" in done.stdout
+    assert done.stderr.count("VisualDL is off until the next start; training continues") == 1
