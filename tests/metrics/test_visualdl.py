@@ -114,6 +114,7 @@ board = VisualDLWriter(Path("001"), ["scalars"])
 try:
     for step in range(500):
         board.write(TrainState(position=1, step=step), {"train/loss": 1.0})
+    board.close()
 except OutputError as error:
     print(error)
 """
