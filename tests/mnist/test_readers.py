@@ -60,8 +60,8 @@ def test_idx_gives_the_numbers_of_the_file(expected):
     images, labels = TRAIN
     by_class = [number for digit in range(10) for number in np.flatnonzero(labels == digit)]
     valid = sorted(by_class[5::6])
-    indices = {"train": np.setdiff1d(np.arange(36), valid), "valid": valid}
-    rows = {mode: (images[index], labels[index]) for mode, index in indices.items()}
+    train = np.setdiff1d(np.arange(36), valid)
+    rows = {"train": (images[train], labels[train]), "valid": (images[valid], labels[valid])}
     for mode, (images_of_mode, labels_of_mode) in {**rows, "eval": TEST}.items():
         pixels = images_of_mode / np.float32(256)
         assert np.array_equal(expected[mode].pixels(slice(None)), pixels)
@@ -74,8 +74,7 @@ def idx_named(change):
         for name in IDX_FILES:
             path = folder / change(name)
             path.parent.mkdir(exist_ok=True)
-            data = (packed / f"{name}.gz").read_bytes()
-            path.write_bytes(data if path.suffix == ".gz" else gzip.decompress(data))
+            path.write_bytes(gzip.decompress((packed / f"{name}.gz").read_bytes()))
         return folder
 
     return write
@@ -98,20 +97,15 @@ def csv(name, train, test):
     return write
 
 
-def json_text(**options):
-    def write(folder):
-        splits = read(write_idx(folder / "idx", SPLITS))
-        pairs = {mode: (split.images, split.labels) for mode, split in splits.items()}
-        (folder / "mnist.json").write_text(json.dumps(as_lists(pairs), **options))
-        return folder / "mnist.json"
-
-    return write
+def json_text(folder):
+    splits = read(write_idx(folder / "idx", SPLITS))
+    pairs = {mode: (split.images, split.labels) for mode, split in splits.items()}
+    (folder / "mnist.json").write_text(json.dumps(as_lists(pairs), indent=1))
+    return folder / "mnist.json"
 
 
 FORMS = {
-    "IDX, not packed": idx_named(lambda name: name),
-    "IDX with a dot, packed": idx_named(lambda name: f"{name.replace('-idx', '.idx')}.gz"),
-    "IDX in capital letters": idx_named(str.upper),
+    "IDX in capital letters, not packed": idx_named(str.upper),
     "IDX in folders of Kaggle": idx_named(lambda name: f"{name}/{name}"),
     "npz with other types and orders": npz(
         x_test=np.asfortranarray(TEST[0]), y_train=TRAIN[1].astype(np.int64), more=np.zeros(3)
@@ -126,14 +120,17 @@ FORMS = {
         csv_bytes(*TRAIN, KAGGLE, "\r\n").rstrip(),
         b"\xef\xbb\xbf" + csv_bytes(*TEST, end="\r\n") + b"\r\n \n",
     ),
-    "JSON": json_text(),
-    "JSON with other white space": json_text(indent=1),
+    "JSON": json_text,
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_data(tmp_path, expected, form):
-    assert data_hash(read(FORMS[form](tmp_path))) == data_hash(expected)
+def test_readers_of_every_form_give_the_same_data(tmp_path, expected):
+    differing = []
+    for form, write in FORMS.items():
+        (tmp_path / form).mkdir()
+        if data_hash(read(write(tmp_path / form))) != data_hash(expected):
+            differing.append(form)
+    assert not differing
 
 
 def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
@@ -171,8 +168,6 @@ def test_embedded_digits_are_fixed_and_begin_with_all_classes():
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [1197, 300, 300]
     for mode in SPLIT_NAMES:
         assert np.bincount(splits[mode].labels[:100], minlength=10).min() >= 3
-        share = np.bincount(splits[mode].labels) / len(splits[mode])
-        assert 0.09 < share.min() <= share.max() < 0.11
 
 
 @pytest.mark.slow
@@ -182,12 +177,11 @@ def test_real_mnist_is_the_same_from_every_form(tmp_path, real_data):
     assert data_hash(splits) == MNIST_HASH
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [50_000, 10_000, 10_000]
     pairs = {mode: (splits[mode].images, splits[mode].labels) for mode in SPLIT_NAMES}
-    npz_file = tmp_path / "mnist.npz"
+    npz_file, csv_file = tmp_path / "mnist.npz", tmp_path / "train.csv"
     np.savez_compressed(npz_file, **npz_arrays(pairs))
-    files = [write_idx(tmp_path / "idx", pairs), npz_file]
-    (tmp_path / "train.csv").write_bytes(csv_bytes(*training_files(pairs), KAGGLE))
+    csv_file.write_bytes(csv_bytes(*training_files(pairs), KAGGLE))
     (tmp_path / "test.csv").write_bytes(csv_bytes(*pairs["eval"], KAGGLE))
-    for path in [*files, tmp_path / "train.csv"]:
+    for path in (write_idx(tmp_path / "idx", pairs), npz_file, csv_file):
         assert data_hash(read(path)) == MNIST_HASH, path
 
 
@@ -228,20 +222,15 @@ FIVE = idx_bytes(TEST[0][:5])
 FAULTS = {  # by file: the fault, the bytes, and what the message says
     "mnist.json": [
         ("a mapping", b'{"train": []}', "begins with"),
-        ("no labels", with_json(0, to=[[[0.5] * 784]]), "train, after the images"),
         ("no images", with_json(0, to=[[], []]), "train images"),
         ("783 values", with_json(0, 0, 1, to=[0.0] * 783), "train images, row 1", "783 values"),
         ("a row in a row", with_json(1, 0, 1, 5, to=[0.5]), "valid"),
         ("a pixel NaN", with_json(0, 0, 2, 700, to=float("nan")), "row 2", "NaN"),
         ("a pixel of 255", with_json(0, 0, 0, 3, to=255), "row 0", "[3]", "255"),
-        ("a pixel null", with_json(0, 0, 0, 3, to=None), "row 0", "[3]", "null"),
         ("label 10", with_json(0, 1, 1, to=10), "train labels", "[1]", "10"),
-        ("label 7.0", with_json(2, 1, 0, to=7.0), "eval labels", "[0]", "7.0"),
         ("a label short", with_json(0, 1, to=[1, 2]), "train", "3 images", "2 labels"),
         ("cut in the labels", GOOD_JSON[: GOOD_JSON.index(b"]]") + 8], "train", "end of the file"),
-        ("more after the end", GOOD_JSON + b" []", "at the end"),
         ("a list without end", b"[[[[" + b"0.0, " * 2_000_000, "8000000 bytes"),
-        ("brackets without end", b"[[[[0]" + b"]" * 1_000_000, "8000000 bytes"),
     ],
     "mnist.json.gz": [
         ("not packed", GOOD_JSON, "not a gzip file"),
@@ -258,21 +247,16 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
     "mnist.npz": [
         ("no labels", with_arrays(y_test=None), "x_train, y_train, x_test;"),
         ("floats", with_arrays(x_train=TRAIN[0] / 255), "x_train is float64 [36, 28, 28]"),
-        ("one-hot", with_arrays(y_train=np.eye(10)[TRAIN[1]]), "y_train is float64 [36, 10]"),
         ("counts differ", with_arrays(y_train=TRAIN[1][:9]), "36 images and 9 labels"),
         ("few", with_arrays(x_train=TRAIN[0][:5], y_train=TRAIN[1][:5]), "5 images", "at least 6"),
-        ("an empty archive", b"PK\x05\x06" + bytes(18), "no arrays", "x_train"),
     ],
     "train.csv": [
         ("783 pixels", with_line(ROW[:-2]), "line 3", "785 to 784"),
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
-        ("a pixel of 0.5", with_line(ROW[:-1] + b"0.5"), "line 3", "column 785", "'0.5'"),
         ("no pixel", with_line(ROW[:-1]), "line 3", "column 785", "''"),
-        ("label 10", with_line(b"10" + ROW[1:]), "label 1 is 10"),
         ("a name", with_line(b"\xe4\xb8\x83" + ROW[1:]), "line 3", "column 1;"),
         ("empty", b"", "0 columns"),
         ("another table", b"PassengerId,Survived\n1,0\n", "line 1", "PassengerId"),
-        ("no labels", LINES[1].partition(b",")[2], "784 columns"),
         ("a line without end", b"0," * (1 << 16), "line 1", "65536 bytes"),
     ],
     "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "begins with", "mnist.npz")],
@@ -296,7 +280,7 @@ def refusal(path):
         for fault, data, *parts in faults
     ],
 )
-def test_fault_raises_with_its_place(tmp_path, idx, name, data, parts):
+def test_reader_of_a_faulty_file_raises_with_the_place(tmp_path, idx, name, data, parts):
     path = tmp_path / name
     if name in IDX_FILES:
         path = shutil.copytree(idx, tmp_path / "idx")
@@ -312,22 +296,20 @@ class Malicious:
         return (open, ("PWNED", "w"))
 
 
-def npy(descr="'|u1'", shape="(36, 28, 28)", body=b"", version=b"\x01\x00"):
+def npy(descr="'|u1'", shape="(36, 28, 28)", body=b""):
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    size = struct.pack("<H" if version[0] == 1 else "<I", len(header))
-    return b"\x93NUMPY" + version + size + header + body
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body
 
 
 HOSTILE = {
     "a pickle": pickle.dumps(Malicious()),
     "pickled objects": npy("'|O'", "(1,)", pickle.dumps([Malicious()])),
     "a call in the header": npy(shape="(open('PWNED', 'w'),)"),
-    "a header without end": npy(version=b"\x02\x00")[:8] + b"\xff" * 9999,
     "brackets without end": npy(shape="(" * 900),
-    "signs without end": npy(shape="-" * 9000),
     "announces 2**62 images": npy(shape="(4611686018427387904, 28, 28)"),
     "less than announced": npy(body=bytes(9999)),
     "more than announced": npy(body=bytes(28225)),
+    "16 MiB, announced as less": npy(body=bytes(16 << 20)),
 }
 
 
@@ -337,31 +319,10 @@ def test_hostile_array_is_refused_and_never_executed(tmp_path, monkeypatch, name
     (tmp_path / "mnist.npz").write_bytes(with_arrays(x_train=None))
     with zipfile.ZipFile(tmp_path / "mnist.npz", "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x_train.npy", HOSTILE[name])
+        if "announced as less" in name:
+            archive.filelist[-1].file_size = 28_352  # in the directory, written at the end
     assert "x_train" in refusal(tmp_path / "mnist.npz")
     assert not (tmp_path / "PWNED").exists()
-
-
-@pytest.mark.parametrize("announced", [28_352, 1 << 31])
-def test_zip_bomb_is_refused(tmp_path, announced):
-    """16 MiB, of which the archive says that they are less, or more."""
-    with zipfile.ZipFile(tmp_path / "mnist.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        for key in ("y_train", "x_test", "y_test"):
-            archive.writestr(f"{key}.npy", b"")
-        archive.writestr("x_train.npy", npy(body=bytes(16 << 20)))
-        archive.filelist[-1].file_size = announced  # in the directory, which is written at the end
-    assert "x_train" in refusal(tmp_path / "mnist.npz")
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("name", ["mnist.json.gz", "train.csv.gz"])
-def test_rows_without_end_are_refused(tmp_path, name):
-    """1.1 GB of text in a file of a few MB."""
-    start, row = (b"[[[", b"[0" + b",0" * 783 + b"],") if "json" in name else (b"", ROW + b"\n")
-    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
-        file.write(start)
-        for _ in range(700):
-            file.write(row * 1000)
-    assert f"{1 << 30} bytes" in refusal(tmp_path / name)
 
 
 @pytest.fixture(scope="module")
@@ -373,9 +334,7 @@ def whole_files(tmp_path_factory):
     return {path.name: (path.read_bytes(), data_hash(read(path))) for path in folder.iterdir()}
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_file_is_refused_or_unharmed(tmp_path, whole_files, data):
     """A CSV file has no checksum: what is changed there may be other images."""
