@@ -5,8 +5,6 @@ import random
 import numpy as np
 import paddle
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from synthetic_data import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
@@ -14,9 +12,7 @@ from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Distortion
-from paddle_mnist.mnist.dataset import _batches_of_rank
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
-from paddle_mnist.parallel.world import DistributedWorld
 
 
 @pytest.mark.parametrize("mode", SIZES)
@@ -44,28 +40,19 @@ def test_limit_keeps_the_first_images(tiny):
     assert len(MnistDataset("train", str(tiny), limit=10**6)) == SIZES["train"]
 
 
-@pytest.fixture(scope="module")
-def by_label(tmp_path_factory):
-    """A source whose training images are sorted by label: 30 of each class."""
+def test_limit_warns_of_classes_that_it_leaves_out(tmp_path):
     splits = tiny_splits()
-    images, _ = splits["train"]
-    splits["train"] = images, np.repeat(np.arange(10, dtype=np.uint8), 30)
-    return write_json(tmp_path_factory.mktemp("sorted") / "sorted.json.gz", splits)
+    splits["train"] = splits["train"][0], np.repeat(np.arange(10, dtype=np.uint8), 30)
+    data = write_json(tmp_path / "sorted.json.gz", splits)
 
+    def warning(limit, selection=""):
+        return MnistDataset("train", f"{data}{selection}", limit).limit_warning()
 
-@pytest.mark.parametrize(
-    ("selection", "limit", "classes"),
-    [
-        ("", None, None),
-        ("", 290, None),  # 20 of class 9, where 29 would be its share
-        ("#0-4", 149, None),  # the source has no others
-        ("", 275, "few of class 9"),
-        ("", 241, "none of class 9 and few of class 8"),
-    ],
-)
-def test_limit_warns_of_classes_that_it_leaves_out(by_label, selection, limit, classes):
-    warning = MnistDataset("train", f"{by_label}{selection}", limit).limit_warning()
-    assert (classes in warning and f"first {limit} of 300" in warning) if classes else not warning
+    assert not warning(290)  # 20 of class 9, where 29 would be its share
+    assert not warning(149, "#0-4")  # the source has no others
+    assert "few of class 9" in warning(275)
+    for part in ("first 241 of 300", "none of class 9 and few of class 8"):
+        assert part in warning(241)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +115,3 @@ def test_load_data_shuffles_training_as_the_tutorial_does(tiny):
         assert [batch[:, 0].tolist() for _, batch in generator()] == epoch
     valid = np.concatenate([batch[:, 0] for _, batch in load_data("valid", 100, str(tiny))()])
     assert np.array_equal(valid, tiny_splits()["valid"][1])
-
-
-@given(length=st.integers(1, 200), size=st.integers(1, 5), batch_size=st.integers(1, 30))
-def test_ranks_see_every_sample_once_in_equally_many_batches(length, size, batch_size):
-    order = np.random.RandomState(0).permutation(length)
-    ranks = [DistributedWorld(rank, size) for rank in range(size)]
-    try:
-        shares = [_batches_of_rank(order, batch_size, rank) for rank in ranks]
-    except ConfigError:
-        assert size > 1 and (length < size or (batch_size == 1 and length % size))
-        return
-    assert sorted(np.concatenate([batch for share in shares for batch in share])) == list(
-        range(length)
-    )
-    assert len({len(share) for share in shares}) == 1
-    assert all(1 <= len(batch) <= batch_size for share in shares for batch in share)
