@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import paddle
@@ -75,21 +76,11 @@ def test_export_model_wrong_outputs_raises_and_writes_nothing(model, tmp_path, o
     assert not list(tmp_path.iterdir())
 
 
-FORMS = {
-    "one": lambda x: x[0],
-    "one, with its channel": lambda x: x[:1],
-    "many": lambda x: x,
-    "many, with channels": lambda x: x[:, np.newaxis],
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_as_pixels_any_form_gives_the_same_pixels(images, form):
-    converted = FORMS[form](images[:5])
-    expected = converted.reshape(-1, 28, 28)
-    for dtype in (np.float32, np.float64):
-        assert np.array_equal(as_pixels(converted.astype(dtype) / 256), expected)
-    assert np.array_equal(as_pixels(converted), expected)
+def test_as_pixels_any_form_gives_the_same_pixels(images):
+    for form in (images[0], images[:1], images[:5], images[:5, np.newaxis]):
+        expected = form.reshape(-1, 28, 28)
+        for converted in (form, form.astype(np.float32) / 256, form / 256):
+            assert np.array_equal(as_pixels(converted), expected), form.shape
 
 
 @pytest.mark.parametrize(
@@ -101,7 +92,6 @@ def test_as_pixels_any_form_gives_the_same_pixels(images, form):
         (np.zeros((28, 28), np.int64), "int64"),
         (np.full((28, 28), 255.0), "to 255"),
         (np.full((28, 28), np.nan), "expected 0 to 1"),
-        (np.full((28, 28), -0.1), "expected 0 to 1"),
         ("nonsense", "expected"),
     ],
 )
@@ -111,24 +101,17 @@ def test_as_pixels_other_values_raises(images, message):
 
 
 def test_predictor_in_threads_answers_each_its_own(exported, images):
-    predictor, answers = DigitPredictor(exported, parallel=2), {}
+    predictor = DigitPredictor(exported, parallel=2)
     expected = predictor.run(images)["logits"]
 
     def ask(number):
         part = slice(number * 30, number * 30 + 30)
         for _ in range(5):
-            answers.setdefault(number, []).append(predictor.run(images[part], ["logits"])["logits"])
+            answer = predictor.run(images[part], ["logits"])["logits"]
+            np.testing.assert_allclose(answer, expected[part], rtol=0, atol=1e-5)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in range(8):
-        for answer in answers[number]:
-            np.testing.assert_allclose(
-                answer, expected[number * 30 : number * 30 + 30], rtol=0, atol=1e-5
-            )
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ask, range(8)))
 
 
 def flip(folder):
@@ -136,11 +119,6 @@ def flip(folder):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-
-
-def cut(folder):
-    path = folder / "about.json"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def edited(**changes):
@@ -154,10 +132,9 @@ def edited(**changes):
 DAMAGE = {
     "no weights": lambda folder: (folder / "inference.pdiparams").unlink(),
     "a flipped bit": flip,
-    "half of about.json": cut,
+    "part of about.json": lambda folder: os.truncate(folder / "about.json", 100),
     "no files": edited(files={}),
     "files elsewhere": edited(files={"../inference.json": "", "inference.pdiparams": ""}),
-    "a strange file": edited(files={"inference.json\0": "", "inference.pdiparams": ""}),
     "another output": edited(outputs=["conv1"]),
 }
 
@@ -194,14 +171,10 @@ def test_export_model_any_format_gives_the_chosen_outputs(model, tmp_path, image
 def test_export_command_legacy_is_read_by_the_predictor(tmp_path, model, images):
     command = [sys.executable, str(ROOT / "tools/export_model.py"), "--legacy", "--output", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    assert (tmp_path / "out/inference.pdmodel").exists()
-    assert not (tmp_path / "out/inference.json").exists()
-    np.testing.assert_allclose(
-        DigitPredictor(tmp_path / "out").run(images[:10])["logits"],
-        outputs_of(model, images[:10])[0],
-        rtol=0,
-        atol=1e-4,
-    )
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "inference.pdmodel" in names and "inference.json" not in names
+    logits = DigitPredictor(tmp_path / "out").run(images[:10])["logits"]
+    np.testing.assert_allclose(logits, outputs_of(model, images[:10])[0], rtol=0, atol=1e-4)
 
 
 def test_export_model_that_fails_keeps_the_export_before(model, tmp_path, images):
@@ -215,33 +188,21 @@ def test_export_model_that_fails_keeps_the_export_before(model, tmp_path, images
 
 SMALL_DISK = """
 mount -t tmpfs -o size=64k none small || exit 99
-{variables} exec "$@"
+exec "$@"
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "output", "reason"),
-    [
-        (SMALL_DISK.format(variables="TMPDIR=$PWD/small"), "out", None),
-        (SMALL_DISK.format(variables=""), "small/out", "No space left on device"),
-    ],
-    ids=["temporary folder", "output"],
-)
-def test_export_command_on_a_full_disk_exits_with_7(tmp_path, script, output, reason):
+def test_export_command_on_a_full_disk_exits_with_7(tmp_path):
     """Paddle ignores that what it writes has not come to the disk."""
     (tmp_path / "small").mkdir()
     namespace = ["unshare", "--mount", "--map-root-user"]
     if subprocess.run([*namespace, "true"]).returncode:
         pytest.skip("needs mount namespaces: Linux, and leave to make them")
     command = [sys.executable, str(ROOT / "tools/export_model.py"), "--checkpoint", "pretrained"]
-    command = [*namespace, "bash", "-c", script, "bash", *command, "--output", output]
+    command = [*namespace, "bash", "-c", SMALL_DISK, "bash", *command, "--output", "small/out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    if reason is None:
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "out/about.json").exists()
-    else:
-        assert done.returncode == 7 and reason in done.stderr, done.stderr
+    assert done.returncode == 7 and "No space left on device" in done.stderr, done.stderr
 
 
 def test_variables_lists_three_kinds(model, tool):
