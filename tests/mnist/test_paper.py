@@ -57,19 +57,6 @@ def test_read_pictures_every_kind_of_paper_reads_most_digits(predictor, digits, 
 # ------------------------------------------------------------------ several digits
 
 
-def test_read_pictures_page_reads_its_rows_in_order(predictor, digits, tmp_path):
-    numbers = np.array([4, 0, 7, 2, 9, 1, 5])
-    page = paper.page(digits[numbers], [3, 4], np.random.RandomState(7))
-    (alone,) = read(predictor, tmp_path, [page])
-    assert alone.digit is None and alone.probability is None
-    assert "7 shapes" in alone.error
-    (reading,) = read(predictor, tmp_path, [page], many=True)
-    assert reading.text == "4072915"
-    for one in reading.digits:
-        assert 0 <= one.box.left < one.box.right <= page.width
-        assert 0 <= one.box.top < one.box.bottom <= page.height
-
-
 def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_path):
     pictures = [
         photographs.on_a_desk(image, np.random.RandomState(100 + number), tilt=7 * (number % 2))
@@ -91,48 +78,41 @@ def test_infer_without_opencv_names_the_extra_to_install(tmp_path):
 
 
 def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
-    paper.page(digits[[2, 7, 1]], [3], np.random.RandomState(1)).save(tmp_path / "271.png")
+    page = paper.page(digits[[4, 0, 7, 2, 9]], [3, 2], np.random.RandomState(7))
+    page.save(tmp_path / "page.png")
     draw_digit(4, 2).save(tmp_path / "4.png")
     Image.new("L", (90, 90), 255).save(tmp_path / "blank.png")
-    files = ("271.png", "4.png", "blank.png")
+    files = ("page.png", "4.png", "blank.png")
     done = tool("infer", *files, "--many", "--json", "--show", "seen.png", expect=8)
     several, one, blank = json.loads(done.stdout)
-    assert several["text"] == "271" and several["digit"] is None and several["error"] is None
-    assert [digit["digit"] for digit in several["digits"]] == [2, 7, 1]
-    left = [digit["box"][0] for digit in several["digits"]]
-    assert left == sorted(left) and set(several["digits"][0]) >= {"probability", "score", "box"}
+    assert several["text"] == "40729" and several["digit"] is None and several["error"] is None
+    for digit in several["digits"]:
+        left, top, width, height = digit["box"]
+        assert 0 <= left < left + width <= page.width and 0 <= top < top + height <= page.height
+        assert set(digit) >= {"digit", "probability", "score"}
     assert one["digit"] == 4 and one["text"] == "4" and len(one["digits"]) == 1
     assert "blank" in blank["error"] and "digits" not in blank
     seen = np.asarray(Image.open(tmp_path / "seen.png"))
     assert (seen == (0, 150, 0)).all(axis=2).sum() > 500  # boxes
     lines = tool("infer", *files, "--many", expect=8).stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["271", "4", "-"]
+    assert [line.split()[0] for line in lines[1:]] == ["40729", "4", "-"]
     lines = tool("infer", *files, "--many", "--csv", expect=8).stdout.splitlines()
     assert lines[0] == "file,digit,probability,error,score,left,top,width,height"
-    assert [line.split(",")[:2] for line in lines[1:5]] == [
-        ["271.png", "2"],
-        ["271.png", "7"],
-        ["271.png", "1"],
-        ["4.png", "4"],
-    ]
-    assert all(line.count(",") == 8 for line in lines[:5])
-    refused = json.loads(tool("infer", "271.png", "--json", expect=8).stdout)[0]
-    assert refused["error"] == "3 shapes; expected one digit" and refused["digit"] is None
+    rows = [line.split(",")[:2] for line in lines[1:7]]
+    assert rows == [*(["page.png", digit] for digit in "40729"), ["4.png", "4"]]
+    refused = json.loads(tool("infer", "page.png", "--json", expect=8).stdout)[0]
+    assert refused["error"] == "5 shapes; expected one digit" and refused["digit"] is None
 
 
 # ------------------------------------------------------------------ no digit
 
 NO_DIGITS = {
     "hash": ("shapes", 3),
-    "star of eight": ("shapes", 2),
     "flower": ("shapes", 0),
     "spiral": ("shapes", 1),
     "W": ("letters", 0),
     "K": ("letters", 2),
-    "m": ("letters", 2),
-    "R": ("letters", 0),
     "\N{GREEK SMALL LETTER XI}": ("Greek letters", 0),
-    "\N{GREEK CAPITAL LETTER OMEGA}": ("Greek letters", 2),
     "umbrella": ("doodles", 0),
     "ladder": ("doodles", 1),
 }
@@ -167,9 +147,8 @@ def test_infer_non_digit_is_refused_unless_unchecked_or_of_other_classes(tool, t
 
 
 def test_read_detector_damaged_or_of_other_weights_raises(tmp_path):
-    whole = detector.FILE.read_bytes()
-    path = tmp_path / "detector.npz"
-    for content in (b"", b"PK", whole[:1000], whole[: len(whole) // 2]):
+    whole, path = detector.FILE.read_bytes(), tmp_path / "detector.npz"
+    for content in (b"", whole[: len(whole) // 2]):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match="damaged"):
             read_detector(path)
