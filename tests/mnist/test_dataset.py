@@ -20,16 +20,16 @@ def test_dataset_gives_items_and_batches_of_the_documented_form(tiny, mode):
     dataset = MnistDataset(mode, str(tiny))
     all_images, all_labels = tiny_splits()[mode]
     assert len(dataset) == len(list(dataset)) == SIZES[mode]
-    chosen = [3, 0, len(dataset) - 1, 3]
-    images, labels = dataset.batch(np.array(chosen))
-    for index, batch_image, batch_label in zip([*chosen[:2], -1, 3], images, labels):
+    last = len(dataset) - 1
+    batch = dataset.batch(np.array([3, 0, last]))
+    for index, batch_image, batch_label in zip([3, 0, -1], *batch):
         image, label = dataset[index]
         assert (image.shape, image.dtype) == ((1, 28, 28), np.float32)
         assert (label.shape, label.dtype) == ((1,), np.int64)
         assert np.array_equal(image[0], all_images[index] / np.float32(256))
         assert label[0] == all_labels[index] == batch_label[0]
         assert np.array_equal(image, batch_image)
-    assert (images.dtype, labels.dtype) == (np.float32, np.int64)
+    assert [values.dtype for values in batch] == [np.float32, np.int64]
 
 
 def test_limit_keeps_the_first_images(tiny):
@@ -55,18 +55,15 @@ def test_limit_warns_of_classes_that_it_leaves_out(tmp_path):
         assert part in warning(241)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "value"),
-    [
-        (lambda data: MnistDataset("train", data, 0), ConfigError, "limit is 0"),
-        (lambda data: MnistDataset("Train", data), DataError, "'Train'; expected one of train"),
-        (lambda data: BatchLoader(MnistDataset("train", data), 0), ConfigError, "batch_size is 0"),
-        (lambda data: load_data("train", 0, str(data)), ConfigError, "batch_size is 0"),
-    ],
-)
-def test_invalid_argument_raises(tiny, call, error, value):
-    with pytest.raises(error, match=value):
-        call(tiny)
+def test_invalid_argument_raises(tiny):
+    dataset = MnistDataset("train", tiny)
+    for call, error, message in (
+        (lambda: MnistDataset("train", tiny, 0), ConfigError, "limit is 0"),
+        (lambda: MnistDataset("Train", tiny), DataError, "'Train'; expected one of train"),
+        (lambda: BatchLoader(dataset, 0), ConfigError, "batch_size is 0"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_workers_of_paddles_loader_read_all_images(tiny):
@@ -89,13 +86,9 @@ def test_images_on_the_device_give_the_same_batches(tiny, replay, shard_spec):
         loader = BatchLoader(images, 32, seed=1, shuffle=True, order=order).sharded(shard_spec)
         epochs.append([shard for batch in loader.epoch(1) for shard in shards_of(batch)])
     for shard, expected in zip(*epochs):
-        assert (shard.index, shard.samples, shard.batch_size) == (
-            expected.index,
-            expected.samples,
-            expected.batch_size,
-        )
+        assert (shard.index, shard.samples) == (expected.index, expected.samples)
         for values, expected_values in zip(shard.batch, expected.batch):
-            assert (values.dtype, values.shape) == (expected_values.dtype, expected_values.shape)
+            assert values.dtype == expected_values.dtype
             assert np.array_equal(values.numpy(), expected_values.numpy())
 
 

@@ -34,16 +34,6 @@ def test_drawable_names_that_the_font_lacks_are_logged_and_numbered(lines):
     assert drawn[3] == "3" and "figures show the classes by number" in lines()[-1]
 
 
-def test_worst_sorts_mistakes_by_confidence():
-    labels = np.array([0, 1, 2, 3])
-    probabilities = np.full((4, 10), 0.01)
-    probabilities[0, 0] = 0.91  # right
-    for row, (answer, confidence) in enumerate([(5, 0.5), (5, 0.9), (5, 0.7)], 1):
-        probabilities[row, answer] = confidence
-    assert figures.worst(labels, probabilities).tolist() == [2, 3, 1]
-    assert figures.worst(labels, probabilities, 2).tolist() == [2, 3]
-
-
 def test_feature_maps_scales_each_channel():
     """Around 0 where a layer has both signs; a channel of zeros stays even."""
     signed = np.zeros((3, 2, 2))

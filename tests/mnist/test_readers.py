@@ -46,91 +46,56 @@ def idx(tmp_path_factory):
     return write_idx(tmp_path_factory.mktemp("idx"), SPLITS)
 
 
-@pytest.fixture(scope="module")
-def expected(idx):
-    """The splits that every form of the same images gives."""
-    return read(idx)
-
-
 # ------------------------------------------------------------------ what is right is read right
 
 
-def test_idx_gives_the_numbers_of_the_file(expected):
+def test_idx_gives_the_numbers_of_the_file(idx):
     """Of less than 60,000 images every sixth of each class is in the valid split."""
     images, labels = TRAIN
     by_class = [number for digit in range(10) for number in np.flatnonzero(labels == digit)]
     valid = sorted(by_class[5::6])
     train = np.setdiff1d(np.arange(36), valid)
     rows = {"train": (images[train], labels[train]), "valid": (images[valid], labels[valid])}
-    for mode, (images_of_mode, labels_of_mode) in {**rows, "eval": TEST}.items():
-        pixels = images_of_mode / np.float32(256)
-        assert np.array_equal(expected[mode].pixels(slice(None)), pixels)
-        assert np.array_equal(expected[mode].labels, labels_of_mode)
+    for mode, (expected_images, expected_labels) in {**rows, "eval": TEST}.items():
+        split = read(idx)[mode]
+        assert np.array_equal(split.pixels(slice(None)), expected_images / np.float32(256))
+        assert np.array_equal(split.labels, expected_labels)
 
 
-def idx_named(change):
-    def write(folder):
-        packed = write_idx(folder / "packed", SPLITS)
-        for name in IDX_FILES:
-            path = folder / change(name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(gzip.decompress((packed / f"{name}.gz").read_bytes()))
-        return folder
-
-    return write
-
-
-def npz(save=np.savez, **changes):
-    def write(folder):
-        save(folder / "mnist.npz", **{**ARRAYS, **changes})
-        return folder / "mnist.npz"
-
-    return write
-
-
-def csv(name, train, test):
-    def write(folder):
-        for path, data in ((folder / name, train), (folder / name.replace("train", "test"), test)):
-            path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-        return folder
-
-    return write
-
-
-def json_text(folder):
-    splits = read(write_idx(folder / "idx", SPLITS))
-    pairs = {mode: (split.images, split.labels) for mode, split in splits.items()}
-    (folder / "mnist.json").write_text(json.dumps(as_lists(pairs), indent=1))
-    return folder / "mnist.json"
-
-
-FORMS = {
-    "IDX in capital letters, not packed": idx_named(str.upper),
-    "IDX in folders of Kaggle": idx_named(lambda name: f"{name}/{name}"),
-    "npz with other types and orders": npz(
-        x_test=np.asfortranarray(TEST[0]), y_train=TRAIN[1].astype(np.int64), more=np.zeros(3)
-    ),
-    "npz, compressed": npz(np.savez_compressed),
-    "CSV of Kaggle": csv("train.csv", csv_bytes(*TRAIN, KAGGLE), csv_bytes(*TEST, KAGGLE)),
-    "CSV, packed, without a header": csv(
-        "mnist_train.csv.gz", csv_bytes(*TRAIN), csv_bytes(*TEST, '\ufeff"label"' + KAGGLE[5:])
-    ),
-    "CSV of Windows, without an end": csv(
-        "train.csv",
-        csv_bytes(*TRAIN, KAGGLE, "\r\n").rstrip(),
-        b"\xef\xbb\xbf" + csv_bytes(*TEST, end="\r\n") + b"\r\n \n",
-    ),
-    "JSON": json_text,
+TRAIN_CSV, TEST_CSV = csv_bytes(*TRAIN, KAGGLE), csv_bytes(*TEST, KAGGLE)
+BOM = b"\xef\xbb\xbf"
+FILES = {  # by form: the files, and the one that is named
+    "CSV of Kaggle": {"train.csv": TRAIN_CSV, "test.csv": TEST_CSV},
+    "CSV, packed, without a header": {
+        "mnist_train.csv.gz": gzip.compress(csv_bytes(*TRAIN)),
+        "mnist_test.csv.gz": gzip.compress(csv_bytes(*TEST, '"label"' + KAGGLE[5:])),
+    },
+    "CSV of Windows, without an end": {
+        "train.csv": csv_bytes(*TRAIN, KAGGLE, "\r\n").rstrip(),
+        "test.csv": BOM + csv_bytes(*TEST, end="\r\n") + b"\r\n \n",
+    },
 }
 
 
-def test_readers_of_every_form_give_the_same_data(tmp_path, expected):
-    differing = []
-    for form, write in FORMS.items():
+def test_readers_of_every_form_give_the_same_data(tmp_path, idx):
+    for form, files in FILES.items():
         (tmp_path / form).mkdir()
-        if data_hash(read(write(tmp_path / form))) != data_hash(expected):
-            differing.append(form)
-    assert not differing
+        for name, data in files.items():
+            (tmp_path / form / name).write_bytes(data)
+    for name in IDX_FILES:  # in folders of Kaggle, not packed
+        (tmp_path / "idx" / name).mkdir(parents=True)
+        path = tmp_path / "idx" / name / name.upper()
+        path.write_bytes(gzip.decompress((idx / f"{name}.gz").read_bytes()))
+    others = {"x_test": np.asfortranarray(TEST[0]), "y_train": TRAIN[1].astype(np.int64)}
+    for name, arrays in (("a", {**ARRAYS, **others, "more": np.zeros(3)}), ("b", ARRAYS)):
+        (tmp_path / name).mkdir()
+        (np.savez if name == "a" else np.savez_compressed)(tmp_path / name / "mnist.npz", **arrays)
+    splits = {mode: (split.images, split.labels) for mode, split in read(idx).items()}
+    (tmp_path / "mnist.json").write_text(json.dumps(as_lists(splits), indent=1))
+    expected = data_hash(read(idx))
+    places = sorted(tmp_path.iterdir())
+    assert len(places) == 7
+    assert [place.name for place in places if data_hash(read(place)) != expected] == []
 
 
 def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
@@ -144,17 +109,15 @@ def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
     loaded = read(write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode()))["train"]
     assert (loaded.images.dtype, loaded.divisor) == (np.float32, None)
     assert np.array_equal(loaded.images.reshape(-1, 784), np.float32(lists[0][0]))
-    lists[0][0][1000][5] = 255
-    write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode())
-    assert "train images, row 1000" in refusal(tmp_path / "a.json.gz")
 
 
 def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     """As Kaggle's: its test.csv has no labels."""
     images = tiny_splits({"train": 140})["train"][0]
     labels = np.repeat(np.arange(10, dtype=np.uint8), 14)
-    unlabelled = KAGGLE.removeprefix("label,").encode() + b"\n" + b"0," * 783 + b"0\n"
-    data = open_data(str(csv("train.csv", csv_bytes(images, labels), unlabelled)(tmp_path)))
+    (tmp_path / "train.csv").write_bytes(csv_bytes(images, labels))
+    (tmp_path / "test.csv").write_bytes(b"0," * 783 + b"0\n")
+    data = open_data(str(tmp_path))
     for mode, count in {"train": 10, "valid": 2, "eval": 2}.items():
         assert np.bincount(data[mode].labels).tolist() == [count] * 10
     all_images = np.concatenate([data[mode].images for mode in SPLIT_NAMES])
@@ -162,12 +125,10 @@ def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     assert "eval split is part of it" in data.source
 
 
-def test_embedded_digits_are_fixed_and_begin_with_all_classes():
+def test_embedded_digits_are_fixed():
     splits = read("digits")
     assert data_hash(splits).startswith("283ed073dc97de56")  # stored results rest on it
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [1197, 300, 300]
-    for mode in SPLIT_NAMES:
-        assert np.bincount(splits[mode].labels[:100], minlength=10).min() >= 3
 
 
 @pytest.mark.slow
@@ -224,7 +185,6 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("a mapping", b'{"train": []}', "begins with"),
         ("no images", with_json(0, to=[[], []]), "train images"),
         ("783 values", with_json(0, 0, 1, to=[0.0] * 783), "train images, row 1", "783 values"),
-        ("a row in a row", with_json(1, 0, 1, 5, to=[0.5]), "valid"),
         ("a pixel NaN", with_json(0, 0, 2, 700, to=float("nan")), "row 2", "NaN"),
         ("a pixel of 255", with_json(0, 0, 0, 3, to=255), "row 0", "[3]", "255"),
         ("label 10", with_json(0, 1, 1, to=10), "train labels", "[1]", "10"),
@@ -239,13 +199,11 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
     IMAGES: [
         ("wrong magic", idx_bytes(TEST[1]) + bytes(99), "2049", "2051"),
         ("truncated", FIVE[:-1], "3919", "3920"),
-        ("more than announced", FIVE + b"1", "the 5 items"),
         ("counts differ", FIVE, "5 images and 20 labels"),
         ("announces 2**32", FIVE[:4] + b"\xff" * 4 + FIVE[8:], "announces 4294967295"),
     ],
     LABELS: [("label 10", idx_bytes(TEST[1] + 10), "label 0 is")],
     "mnist.npz": [
-        ("no labels", with_arrays(y_test=None), "x_train, y_train, x_test;"),
         ("floats", with_arrays(x_train=TRAIN[0] / 255), "x_train is float64 [36, 28, 28]"),
         ("counts differ", with_arrays(y_train=TRAIN[1][:9]), "36 images and 9 labels"),
         ("few", with_arrays(x_train=TRAIN[0][:5], y_train=TRAIN[1][:5]), "5 images", "at least 6"),
@@ -254,8 +212,6 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("783 pixels", with_line(ROW[:-2]), "line 3", "785 to 784"),
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
         ("no pixel", with_line(ROW[:-1]), "line 3", "column 785", "''"),
-        ("a name", with_line(b"\xe4\xb8\x83" + ROW[1:]), "line 3", "column 1;"),
-        ("empty", b"", "0 columns"),
         ("another table", b"PassengerId,Survived\n1,0\n", "line 1", "PassengerId"),
         ("a line without end", b"0," * (1 << 16), "line 1", "65536 bytes"),
     ],
@@ -305,10 +261,8 @@ HOSTILE = {
     "a pickle": pickle.dumps(Malicious()),
     "pickled objects": npy("'|O'", "(1,)", pickle.dumps([Malicious()])),
     "a call in the header": npy(shape="(open('PWNED', 'w'),)"),
-    "brackets without end": npy(shape="(" * 900),
     "announces 2**62 images": npy(shape="(4611686018427387904, 28, 28)"),
     "less than announced": npy(body=bytes(9999)),
-    "more than announced": npy(body=bytes(28225)),
     "16 MiB, announced as less": npy(body=bytes(16 << 20)),
 }
 
