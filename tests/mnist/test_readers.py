@@ -64,7 +64,7 @@ def test_idx_gives_the_numbers_of_the_file(idx):
 
 TRAIN_CSV, TEST_CSV = csv_bytes(*TRAIN, KAGGLE), csv_bytes(*TEST, KAGGLE)
 BOM = b"\xef\xbb\xbf"
-FILES = {  # by form: the files, and the one that is named
+FILES = {
     "CSV of Kaggle": {"train.csv": TRAIN_CSV, "test.csv": TEST_CSV},
     "CSV, packed, without a header": {
         "mnist_train.csv.gz": gzip.compress(csv_bytes(*TRAIN)),
@@ -86,10 +86,11 @@ def test_readers_of_every_form_give_the_same_data(tmp_path, idx):
         (tmp_path / "idx" / name).mkdir(parents=True)
         path = tmp_path / "idx" / name / name.upper()
         path.write_bytes(gzip.decompress((idx / f"{name}.gz").read_bytes()))
+    for form in ("npz", "npz, compressed"):
+        (tmp_path / form).mkdir()
     others = {"x_test": np.asfortranarray(TEST[0]), "y_train": TRAIN[1].astype(np.int64)}
-    for name, arrays in (("a", {**ARRAYS, **others, "more": np.zeros(3)}), ("b", ARRAYS)):
-        (tmp_path / name).mkdir()
-        (np.savez if name == "a" else np.savez_compressed)(tmp_path / name / "mnist.npz", **arrays)
+    np.savez(tmp_path / "npz/mnist.npz", **{**ARRAYS, **others, "more": np.zeros(3)})
+    np.savez_compressed(tmp_path / "npz, compressed/mnist.npz", **ARRAYS)
     splits = {mode: (split.images, split.labels) for mode, split in read(idx).items()}
     (tmp_path / "mnist.json").write_text(json.dumps(as_lists(splits), indent=1))
     expected = data_hash(read(idx))

@@ -94,17 +94,17 @@ def test_incremental_run_resumes_without_its_origin(train, tmp_path, old):
 @pytest.mark.parametrize(
     ("args", "code", "part"),
     [
-        (["--incremental_from", "OLD", "--optimizer", "adam"], 4, "Momentum there, Adam"),
-        (["--init_from", "OLD", "--incremental_from", "OLD"], 2, "incremental_from"),
-        (["--init_partial"], 2, "init_partial"),
-        (["--replay_data", "nope"], 3, "nope"),
-        (["--replay_data", "OLDDATA", "--replay_fraction", "0.0001"], 2, "less than one image"),
-        (["--augment", "rotat=3"], 2, "rotate=N"),
+        ("--incremental_from OLD --optimizer adam", 4, "Momentum there, Adam"),
+        ("--init_from OLD --incremental_from OLD", 2, "incremental_from"),
+        ("--init_partial", 2, "init_partial"),
+        ("--replay_data nope", 3, "nope"),
+        ("--replay_data DATA --replay_fraction 0.0001", 2, "less than one image"),
+        ("--augment rotat=3", 2, "rotate=N"),
     ],
 )
 def test_start_that_does_not_fit_exits_with_one_line(train, tmp_path, tiny, old, args, code, part):
-    names = {"OLD": str(old), "OLDDATA": str(tiny)}
-    error = train("new", *(names.get(arg, arg) for arg in args), expect=code).stderr
+    args = args.replace("OLD", str(old)).replace("DATA", str(tiny))
+    error = train("new", *args.split(), expect=code).stderr
     assert error.startswith("error: ") and part in error and "Traceback" not in error
     assert not (tmp_path / "new/checkpoints").exists()
 
@@ -123,13 +123,9 @@ def test_replay_draws_its_share_again_for_every_epoch(tiny):
         epochs.append({index for index in order if index >= len(new)})
         assert len(epochs[-1]) == (order >= len(new)).sum()  # no old one twice
         assert len(epochs[-1]) == pytest.approx(0.2 * len(order), abs=0.5)
-        batches = list(loader.epoch(epoch))
-        images, labels = (
-            np.concatenate([part.numpy() for part in parts]) for parts in zip(*batches)
-        )
-        for index, image, label in zip(order, images, labels):
-            expected = new[index] if index < len(new) else old[index - len(new)]
-            assert np.array_equal(image, expected[0]) and label == expected[1]
+        labels = np.concatenate([labels.numpy() for _, labels in loader.epoch(epoch)])
+        expected = [new[i][1] if i < len(new) else old[i - len(new)][1] for i in order]
+        assert np.array_equal(labels, expected)
     assert epochs[0] != epochs[1]
 
 
@@ -139,12 +135,10 @@ def test_replay_of_more_than_there_is_raises():
         ReplayOrder(100, 50, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("shuffle", "digest"), [(True, "9a7a68a4ae015e52"), (False, "b0813dad20ac3c56")]
-)
-def test_replayed_order_is_the_same_on_every_version_of_numpy(shuffle, digest):
-    order = ReplayOrder(100, 60, 0.2, seed=1, shuffle=shuffle)
-    assert hashlib.sha256(order(3).astype("<i8").tobytes()).hexdigest()[:16] == digest
+def test_replayed_order_is_the_same_on_every_version_of_numpy():
+    order = ReplayOrder(100, 60, 0.2, seed=1, shuffle=True)
+    digest = hashlib.sha256(order(3).astype("<i8").tobytes()).hexdigest()
+    assert digest.startswith("9a7a68a4ae015e52")
 
 
 # ------------------------------------------------------------------ little new data

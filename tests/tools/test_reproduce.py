@@ -13,12 +13,10 @@ from reproduction import ladder
 from reproduction.claims import Experiment
 from reproduction.into_docs import INTO_DOCS
 from reproduction.page import PAGES, all_figures, problems, stored_page, write_pages
-from reproduction.trainings import Training
-from reproduction.workspace import Results, Workspace
+from reproduction.workspace import Workspace
 from synthetic_data import tiny_splits, write_idx
 
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.cache import open_data
 
 
@@ -95,18 +93,12 @@ def test_lines_that_made_a_table_are_commands_of_the_tools(tool):
         assert any(f"<!-- {name} {made} -->" in text for text in pages.values()), line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--only", "l2,calibrations"], 2, "'calibrations'; did you mean 'calibration'?"),
-        (["--data", "digits"], 3, "expected MNIST"),
-        (["--only", "pretrained", "--data", "digits", "--quick"], 3, "weights are of all of MNIST"),
-    ],
-)
-def test_reproduce_refuses_what_it_cannot_measure(tool, arguments, code, message):
-    weights = pretrained.WEIGHTS.read_bytes()
-    assert message in tool("reproduce", *arguments, expect=code).stderr
-    assert pretrained.WEIGHTS.read_bytes() == weights
+def test_reproduce_refuses_what_it_cannot_measure(tool):
+    for arguments, code, message in (
+        ("--only l2,calibrations", 2, "'calibrations'; did you mean 'calibration'?"),
+        ("--data digits", 3, "expected MNIST"),
+    ):
+        assert message in tool("reproduce", *arguments.split(), expect=code).stderr
 
 
 def test_stored_figures_are_not_replaced_by_fewer(tmp_path):
@@ -123,18 +115,6 @@ def test_stored_figures_are_not_replaced_by_fewer(tmp_path):
     more["a"]["x"]["seeds"].append(3)
     reproduce.replace(path, json.dumps(more))
     assert json.loads(path.read_text()) == more
-
-
-def test_results_of_several_processes_are_kept_by_settings_and_images(tmp_path, tiny):
-    digits = open_data("digits")
-    one, other = (Results(tmp_path / "r.json") for _ in range(2))
-    trainings = [Training("digits", seed) for seed in (1, 2)]
-    for results, training in zip((one, other), trainings):
-        results.put(training, digits, {"eval_acc": 0.5})
-    stored = Results(tmp_path / "r.json")
-    assert all(stored.get(training, digits) for training in trainings)
-    assert not stored.get(trainings[0], open_data(str(tiny)))
-    assert not stored.get(Training("digits", 1, (("ema", 0.9),)), digits)
 
 
 def test_stored_results_are_of_the_options_that_are_there(real_data, tmp_path):
