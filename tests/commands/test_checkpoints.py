@@ -7,13 +7,10 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import StoppedError
@@ -191,14 +188,6 @@ def test_prune_keeps_the_newest_that_is_whole(tool, run):
     assert {row["name"]: row["newest"] for row in rows} == {NAMES[3]: True, NAMES[4]: False}
 
 
-def test_prune_of_a_folder_outside_a_run_leaves_nothing_beside_it(tool, run):
-    """Somebody's `checkpoints/`: beside it is no place for a lock and a log."""
-    folder = Path(shutil.copytree(run / "checkpoints", run.parent / "mine/checkpoints"))
-    tool("checkpoints", folder, "prune", *NEWEST, "--yes")
-    assert list((run.parent / "mine").iterdir()) == [folder]
-    assert {path.stem for path in folder.iterdir()} == {NAMES[4]}
-
-
 @pytest.mark.parametrize("place", ["run", "run/checkpoints"])
 def test_prune_of_a_run_that_is_training_exits_75(tool, run, place):
     """Two that delete by their own rules could delete each other's newest."""
@@ -224,23 +213,6 @@ def test_invalid_arguments_exit_with_one_line(tool, run):
         error = tool("checkpoints", *args.split(), expect=code).stderr
         assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert files(run) == before
-
-
-WITHOUT_PADDLE = """
-import sys
-sys.modules["paddle"] = None  # so that importing it fails
-from paddle_mnist.commands.checkpoints import main
-for action in ("list", "verify", "prune"):
-    assert main(["run", action]) == 0
-"""
-
-
-def test_checkpoints_needs_no_paddle(run):
-    """To look at checkpoints where they are kept, not where they are trained."""
-    command = [sys.executable, "-c", WITHOUT_PADDLE]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=run.parent, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_checkpoints_takes_the_url_of_a_mirror(tool, run):

@@ -78,15 +78,6 @@ def test_plot_of_a_run_of_fit_draws_what_fit_drew(tool, run, tmp_path):
         assert message in error and error.count("\n") == 1
 
 
-def test_commands_show_a_run_without_evaluation_and_watch(tool, tmp_path):
-    train("SGD with clipping", tmp_path / "run", valid=None)
-    tool("plot", "run")
-    assert drawn(tmp_path / "run/figures") == both("curves", "learning_rate")
-    rows = listed(tool, "run")
-    assert {row["value"] for row in rows} == {None} and not any(row["best"] for row in rows)
-    assert len(tool("checkpoints", "run").stdout.splitlines()) == 1 + len(rows)
-
-
 @pytest.mark.slow
 def test_plot_compares_a_run_on_digits_with_one_of_fit(tool, run_of_command, tmp_path):
     """By a metric that both have, though they monitor others."""
@@ -101,12 +92,6 @@ def test_plot_compares_a_run_on_digits_with_one_of_fit(tool, run_of_command, tmp
 
 
 # ------------------------------------------------------------------ what needs the net
-
-
-def test_train_with_the_configuration_of_a_run_of_fit_exits_2(tool, run, tmp_path):
-    error = tool("train", "-c", "run/config.yaml", expect=2).stderr
-    assert "run/config.yaml: the arguments of a call of paddle_mnist.fit" in error
-    assert error.count("\n") == 1 and not (tmp_path / "work").exists()
 
 
 NEED_THE_NET = [

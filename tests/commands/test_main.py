@@ -70,24 +70,6 @@ def test_package_is_a_program(package, tmp_path):
     assert done.returncode == 4 and done.stderr.startswith(f"error: {tmp_path}: no checkpoint")
 
 
-@pytest.mark.slow
-def test_package_restarts_itself(package, tiny):
-    """A supervised training is started by the words that the supervisor was started by."""
-    options = ["--epochs", 1, "--batch-size", 32, "--visualdl", "false", "--figures", "false"]
-    done = package("train", "--data", tiny, "--max-restarts", 1, *options)
-    assert done.returncode == 0, done.stderr
-    assert "eval accuracy" in done.stdout
-
-
-def test_help_in_a_narrow_terminal_breaks_no_word(tool):
-    for name in map(module_name, COMMANDS):
-        wide, narrow = (tool(name, "--help", COLUMNS=str(width)).stdout for width in (1000, 80))
-        assert narrow.split() == wide.split()
-        # The terminal breaks what is too long; but a command to be copied is one line.
-        lines = [line for line in narrow.splitlines() if not line.startswith("python ")]
-        assert max(map(len, lines)) <= 80
-
-
 HELP = """
 import contextlib, io, json, runpy, sys
 sys.path.insert(0, "tools")

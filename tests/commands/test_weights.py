@@ -23,7 +23,6 @@ from paddle_mnist import (
 )
 from paddle_mnist.apps.dashboard import log_folders
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
-from paddle_mnist.checkpoint.saved_weights import newest_run
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.inference.predictor import Predictor
@@ -151,12 +150,6 @@ def test_commands_take_a_name_and_a_run(place, command, lines):
     assert json.loads(Path("exported/about.json").read_text())["weights"] == Path(path).name
 
 
-def test_options_that_name_weights_mean_the_same(place, command, lines):
-    for words in (("--run", RUN), ("--model", RUN), (RUN, "--run", f"{RUN}/"), ("best", "-k", RUN)):
-        command("export_model", "--list", *words)
-        assert lines()[-1].endswith(f"weights: {expected_file('a run')}"), words
-
-
 @pytest.mark.parametrize(
     ("option", "run", "suffix"),
     [
@@ -184,15 +177,6 @@ def test_training_starts_from_what_a_run_ended_with(place, tiny, command, option
 # ------------------------------------------------------------------ a run means its result
 
 
-def test_evaluation_of_a_run_is_its_result(place, command):
-    expected = json.loads(Path(RUN, "result.json").read_text())["eval_loss"]
-    for words, equal in ((RUN,), True), (("latest", "-k", RUN), False):
-        loss = json.loads(command("eval", *words, "--json"))["loss"]
-        assert (loss == expected) == equal, words
-    shutil.rmtree(f"{RUN}/checkpoints")
-    assert json.loads(command("eval", RUN, "--json"))["loss"] == expected
-
-
 def test_unfinished_run_means_its_newest_checkpoint(place, lines):
     _, newest = names_of()
     Path(RUN, "result.json").write_text('{"check')
@@ -212,14 +196,6 @@ def test_finished_run_without_its_checkpoint_has_its_weights(place, tiny, comman
 # ------------------------------------------------------------------ the newest run
 
 
-def test_newest_run_is_the_one_trained_last_wherever_it_is(place):
-    Path(OTHER).rename("deeper")
-    shutil.copytree(RUN, "copied later")
-    Path("begun").mkdir()
-    Path("begun/config.yaml").touch()  # nothing is saved yet
-    assert newest_run(".").path == Path("deeper") and newest_run("begun") is None
-
-
 def test_export_without_a_name_takes_the_newest_run(place, command, lines):
     command("export_model", "--list")
     assert f"newest run: {OTHER}" in lines()
@@ -236,11 +212,6 @@ def test_export_lists_what_a_checkpoint_keeps(place, command):
     assert "LR_Scheduler last_epoch" in listed
     listed = command("export_model", "--list", "--checkpoint", "lone.pdparams")
     assert "no optimizer state is saved with these weights" in listed
-
-
-def test_export_takes_its_folder_after_the_run(place, command):
-    command("export_model", RUN, "a", "--output", "./a", "--outputs", " logits, probabilities ")
-    assert json.loads(Path("a/about.json").read_text())["outputs"] == ["logits", "probabilities"]
 
 
 # ------------------------------------------------------------------ what is refused

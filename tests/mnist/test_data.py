@@ -4,7 +4,6 @@ import http.server
 import multiprocessing
 import os
 import shutil
-import socketserver
 import threading
 from functools import partial
 from pathlib import Path
@@ -81,11 +80,6 @@ def test_incomplete_source_raises_with_what_is_missing(tmp_path, idx):
         assert part in str(caught.value)
 
 
-def test_folder_named_mnist_is_not_called_mnist(tmp_path, idx):
-    folder = shutil.copytree(idx, tmp_path / "mnist")
-    assert open_data(str(folder)).name == f"other files ({folder})"
-
-
 # ------------------------------------------------------------------ the download
 
 
@@ -98,22 +92,6 @@ def test_download_of_other_checksums_is_refused_and_not_kept(elsewhere, monkeypa
         server.shutdown()
     assert "train-images-idx3-ubyte.gz: MD5 " in lines()[-1]
     assert not list((elsewhere / "home/.cache/paddle/dataset/mnist").glob("*ubyte*"))
-
-
-@pytest.mark.parametrize(
-    "answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"]
-)
-def test_failed_download_falls_back_to_the_digits(elsewhere, monkeypatch, answer):
-    class Answer(socketserver.BaseRequestHandler):
-        def handle(self):
-            self.request.recv(9999)
-            self.request.sendall(answer)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("PADDLE_MNIST_URL", f"http://127.0.0.1:{server.server_address[1]}/")
-        assert find_source().name == "digits"
-        server.shutdown()
 
 
 # ------------------------------------------------------------------ names of the classes
@@ -203,16 +181,12 @@ def test_damaged_cache_is_built_again(cache, tiny):
     assert {path.suffix for path in cache.iterdir()} == {"", ".lock"}  # no temporary files
 
 
-def test_cache_of_another_source_is_not_used(cache, tiny, tmp_path):
+def test_cache_of_a_file_that_has_changed_is_not_used(cache, tiny, tmp_path):
     path = write_json(tmp_path / "a.json.gz", tiny_splits(seed=1))
-    other_hash, (other,) = open_data(str(path)).hash, entries(cache)
-    shutil.copy(tiny, path)  # the file changes
-    expected = open_data(str(path)).hash
-    assert expected != other_hash and len(entries(cache)) == 2
-    (mine,) = set(entries(cache)) - {other}
-    shutil.rmtree(mine)
-    shutil.copytree(other, mine)
-    assert data_hash(open_data(str(path)).splits) == expected
+    before = open_data(str(path)).hash
+    shutil.copy(tiny, path)
+    after = open_data(str(path))
+    assert before != after.hash == data_hash(after.splits) and len(entries(cache)) == 2
 
 
 def test_cache_that_cannot_be_written_warns(tiny, monkeypatch, lines):

@@ -10,7 +10,6 @@ from synthetic_data import SIZES, tiny_splits, write_json
 from paddle_mnist import BatchLoader, MnistDataset, load_data
 from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.sampler import ShardSpec
-from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 
@@ -53,17 +52,6 @@ def test_limit_warns_of_classes_that_it_leaves_out(tmp_path):
     assert "few of class 9" in warning(275)
     for part in ("first 241 of 300", "none of class 9 and few of class 8"):
         assert part in warning(241)
-
-
-def test_invalid_argument_raises(tiny):
-    dataset = MnistDataset("train", tiny)
-    for call, error, message in (
-        (lambda: MnistDataset("train", tiny, 0), ConfigError, "limit is 0"),
-        (lambda: MnistDataset("Train", tiny), DataError, "'Train'; expected one of train"),
-        (lambda: BatchLoader(dataset, 0), ConfigError, "batch_size is 0"),
-    ):
-        with pytest.raises(error, match=message):
-            call()
 
 
 def test_workers_of_paddles_loader_read_all_images(tiny):

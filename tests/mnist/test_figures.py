@@ -32,18 +32,3 @@ def test_drawable_names_that_the_font_lacks_are_logged_and_numbered(lines):
     assert figures.drawable(english).names == english.names and not lines()
     drawn = figures.drawable(Classes("class", tuple("零一二三四五六七八九")))
     assert drawn[3] == "3" and "figures show the classes by number" in lines()[-1]
-
-
-def test_feature_maps_scales_each_channel():
-    """Around 0 where a layer has both signs; a channel of zeros stays even."""
-    signed = np.zeros((3, 2, 2))
-    signed[0, 0] = -4, 2
-    signed[1, 1] = 1, 0.5
-    figure = figures.feature_maps(np.ones((28, 28)), {"conv": signed, "relu": abs(signed)}, "$")
-    assert figure.get_suptitle() == r"\$"
-    _, conv, relu = (axes.images[0].get_array() for axes in figure.axes)
-    assert conv[0, :2].tolist() == [0, 0.75] and relu[0, :2].tolist() == [1, 0.5]
-    assert conv[1, 3:5].tolist() == [1, 0.75] and relu[1, 3:5].tolist() == [1, 0.5]
-    assert (conv[:2, 6:8] == 0.5).all() and (relu[:2, 6:8] == 0).all()
-    titles = [axes.get_title() for axes in figure.axes]
-    assert titles[1] == "conv: 3 channels of 2 x 2, orange below 0, purple above"

@@ -69,18 +69,6 @@ def test_paddle_model_trains_evaluates_and_predicts(tiny):
     assert (logits.argmax(axis=1) == evaluate(net, dataset).predictions).all()
 
 
-@pytest.mark.parametrize("full_graph", [False, True])
-def test_to_static_mnist_computes_as_in_dynamic_mode(images, full_graph):
-    label = paddle.zeros([4, 1], "int64")
-    model = MNIST()
-    expected, accuracy = model(images, label)
-    static = paddle.jit.to_static(model, full_graph=full_graph)
-    logits, again = static(images, label)
-    np.testing.assert_allclose(logits.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
-    assert accuracy.item() == again.item()
-    np.testing.assert_allclose(static(images).numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
-
-
 SHAPES = """
 ########## print network layer's superparams ##############
 conv1-- kernel_size:[20, 1, 5, 5], padding:2, stride:[1, 1]
@@ -127,13 +115,3 @@ def test_check_content_prints_as_the_tutorial(images, capsys):
         f"The {second}th channel of conv2 layer:  {outputs4[0][second]}\n"
         f"The output of last layer: {logits[0]} \n\n"
     )
-
-
-def test_dropout_leaves_features_out_only_in_training(images):
-    model = MNIST()
-    model.eval()
-    without = model(images).numpy()
-    model.dropout_rate = 0.5
-    np.testing.assert_allclose(model(images).numpy(), without, rtol=1e-4, atol=1e-5)
-    model.train()
-    assert (model(images).numpy() != model(images).numpy()).any()

@@ -11,8 +11,6 @@ import zipfile
 import numpy as np
 import paddle  # noqa: F401, first: version 2.6.2 breaks Python's zlib, which no reader may use
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from synthetic_data import (
     KAGGLE,
     as_lists,
@@ -194,7 +192,6 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("a list without end", b"[[[[" + b"0.0, " * 2_000_000, "8000000 bytes"),
     ],
     "mnist.json.gz": [
-        ("not packed", GOOD_JSON, "not a gzip file"),
         ("half a gzip file", gzip.compress(GOOD_JSON)[:-500], "damaged"),
     ],
     IMAGES: [
@@ -206,14 +203,11 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
     LABELS: [("label 10", idx_bytes(TEST[1] + 10), "label 0 is")],
     "mnist.npz": [
         ("floats", with_arrays(x_train=TRAIN[0] / 255), "x_train is float64 [36, 28, 28]"),
-        ("counts differ", with_arrays(y_train=TRAIN[1][:9]), "36 images and 9 labels"),
         ("few", with_arrays(x_train=TRAIN[0][:5], y_train=TRAIN[1][:5]), "5 images", "at least 6"),
     ],
     "train.csv": [
         ("783 pixels", with_line(ROW[:-2]), "line 3", "785 to 784"),
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
-        ("no pixel", with_line(ROW[:-1]), "line 3", "column 785", "''"),
-        ("another table", b"PassengerId,Survived\n1,0\n", "line 1", "PassengerId"),
         ("a line without end", b"0," * (1 << 16), "line 1", "65536 bytes"),
     ],
     "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "begins with", "mnist.npz")],
@@ -278,31 +272,3 @@ def test_hostile_array_is_refused_and_never_executed(tmp_path, monkeypatch, name
             archive.filelist[-1].file_size = 28_352  # in the directory, written at the end
     assert "x_train" in refusal(tmp_path / "mnist.npz")
     assert not (tmp_path / "PWNED").exists()
-
-
-@pytest.fixture(scope="module")
-def whole_files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    np.savez_compressed(folder / "mnist.npz", **ARRAYS)
-    write_json(folder / "mnist.json.gz", SPLITS)
-    (folder / "train.csv").write_bytes(csv_bytes(*TRAIN, KAGGLE))
-    return {path.name: (path.read_bytes(), data_hash(read(path))) for path in folder.iterdir()}
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_damaged_file_is_refused_or_unharmed(tmp_path, whole_files, data):
-    """A CSV file has no checksum: what is changed there may be other images."""
-    name = data.draw(st.sampled_from(sorted(whole_files)))
-    content, whole_hash = bytearray(whole_files[name][0]), whole_files[name][1]
-    if data.draw(st.booleans()):
-        content = content[: data.draw(st.integers(1, len(content) - 1))]
-    for _ in range(data.draw(st.integers(0, 3))):
-        place = data.draw(st.integers(-700, len(content) - 1))  # a zip's directory is at the end
-        content[max(place, -len(content))] = data.draw(st.integers(0, 255))
-    path = tmp_path / name
-    path.write_bytes(content)
-    try:
-        assert data_hash(read(path)) == whole_hash or name == "train.csv"
-    except DataError as error:
-        assert str(path) in str(error) and "\n" not in str(error)

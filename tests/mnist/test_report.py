@@ -11,7 +11,6 @@ import pytest
 from conftest import ROOT
 from faulty_disk import fail, from_on, takes_space, watched
 from PIL import Image
-from visualdl import LogReader
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
@@ -43,17 +42,6 @@ def drawn(folder):
 
 def test_train_draws_its_figures(run_of_command):
     assert drawn(run_of_command / "figures") == set(FIGURES)
-
-
-def test_hyperparameters_are_the_options_that_decide_the_result(run_of_command):
-    (file,) = (run_of_command / "vdl/001/train").glob("vdlrecords*")
-    (record,) = LogReader(file_path=str(file)).get_data("hyper_parameters", "hparam")
-    names = {info.name for info in record.hparam.hparamInfos}
-    assert {"learning_rate", "augment", "label_smoothing", "epochs", "ema", "data"} <= names
-    assert not any(name.startswith(("parameters", "valid")) for name in names)
-    assert "name" not in names  # the page would show it in place of the run's folder
-    scores = {info.name for info in record.hparam.metricInfos}
-    assert scores == {"eval_acc", "eval_loss", "valid_acc", "valid_loss"}
 
 
 def test_train_prints_and_measures_what_is_asked_for(tool, tiny, tmp_path):
@@ -90,13 +78,6 @@ def test_batch_that_a_short_training_does_not_reach(tool, tiny, tmp_path):
 
 
 # ------------------------------------------------------------------ a result outlives its pictures
-
-
-def test_train_figures_that_cannot_be_written_exits_with_7_after_the_result(tool, tiny, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/figures").write_text("in the way")
-    done = tool("train", *PLAIN, "--data", tiny, "--output", "run", expect=7)
-    assert "eval accuracy" in done.stdout and done.stderr.count("\n") == 1
 
 
 # The disk is full from an operation in the fifth file on.

@@ -11,8 +11,7 @@ import pytest
 from benchmarks import data
 from benchmarks.stale import stale_tables
 from benchmarks.turns import Benchmark, Session, times_faster
-from conftest import ROOT
-from markdown_tables import copy_tables, marked_tables
+from markdown_tables import marked_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
@@ -46,8 +45,11 @@ def test_benchmark_takes_medians_of_kinds_in_turns(tmp_path, capsys):
         raise ModuleNotFoundError("no torch")
 
     def kinds(session):
-        quick, slow = {"seconds": session.number}, {"seconds": [4.0, 5.0]}
-        return {"quick": lambda: quick, "slow": lambda: slow, "missing": missing}
+        return {
+            "quick": lambda: {"seconds": session.number},
+            "slow": lambda: {"seconds": [4.0, 5.0]},
+            "missing": missing,
+        }
 
     one = Benchmark(
         "",
@@ -91,32 +93,6 @@ def test_tutorials_loop_trains_the_net_of_the_package(tool, tiny):
     assert np.allclose(images, expected, atol=1e-6) and labels.shape == (70, 1)
 
 
-def test_tables_of_a_translation_are_written_by_its_glossary(tmp_path):
-    """Whole phrases only, the longest first, any figures; what the glossary lacks stays."""
-    english, chinese = (tmp_path / language for language in ("en", "zh"))
-    note = "Measured on: seconds, 1,000 of 2.5 steps, rows 3, 4."
-    for folder, text in ((english, f"| seconds a step | 3 |\n\n{note}"), (chinese, "x")):
-        folder.mkdir()
-        (folder / "speed.md").write_text(f"a\n<!-- benchmark train -->\n{text}\n<!-- end -->\nb\n")
-    figures = "', {} of {} steps, ': '，{1} 步中的 {0}，'\nrows {}.: 第 {} 行。\n"
-    words = "seconds: 秒\nseconds a step: 每步秒数\nsec: 短\n"
-    (chinese / "tables.yaml").write_text(words + figures)
-    copy_tables(english, chinese)
-    table = "| 每步秒数 | 3 |\n\nMeasured on: 秒，2.5 步中的 1,000，第 3、4 行。"
-    assert marked_tables((chinese / "speed.md").read_text()) == {"benchmark train": table}
-
-
-def test_pages_have_the_columns_of_their_benchmarks():
-    tables: dict[str, str] = {}
-    for page in (ROOT / "docs/en").glob("*.md"):
-        tables.update(marked_tables(page.read_text()))
-    for name, one in benchmark.BENCHMARKS.items():
-        table = tables[f"benchmark {name}"]
-        if one.columns:
-            assert table.splitlines()[0] == f"| {' | '.join([one.head, *one.columns])} |"
-        assert bool(re.search(r", commit \w+, date [\d-]+\.$", table)) == bool(one.code), name
-
-
 def test_table_whose_code_changed_since_its_commit_is_stale(tmp_path):
     def git(*words):
         command = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost", *words]
@@ -136,9 +112,8 @@ def test_table_whose_code_changed_since_its_commit_is_stale(tmp_path):
     commit = git("rev-parse", "HEAD")
     assert stale(f"Measured on: cpu A, commit {commit}, date 2026-11-27.") == []
     net.write_text("2")
-    (line,) = stale(f"Measured on: cpu A, commit {commit}, date 2026-11-27.")
-    assert "train, measured on 2026-11-27" in line and "a.py" in line
     for measured, reason in {
+        f"Measured on: cpu A, commit {commit}, date 2026-11-27.": "measured on 2026-11-27",
         "Measured on: cpu A.": "without a commit",
         "Measured on: cpu A, commit 0a1b, date 2026-11-27.": "no such commit",
     }.items():

@@ -2,21 +2,17 @@
 
 import json
 import re
-import shlex
 import shutil
 
 import pytest
 import reproduce
 from conftest import ROOT
-from PIL import Image
-from reproduction import ladder
 from reproduction.claims import Experiment
 from reproduction.into_docs import INTO_DOCS
 from reproduction.page import PAGES, all_figures, problems, stored_page, write_pages
 from reproduction.workspace import Workspace
 from synthetic_data import tiny_splits, write_idx
 
-from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.cache import open_data
 
 
@@ -78,21 +74,6 @@ def test_pages_are_filled_from_the_stored_results(pages, page):
     assert "-->not measured<!--" in (pages / "README.md").read_text()
 
 
-def test_lines_that_made_a_table_are_commands_of_the_tools(tool):
-    pages = {page: page.read_text() for page in (ROOT / "README.md", *ROOT.glob("docs/en/*.md"))}
-    command = r"`python (tools/(?:benchmark|reproduce)\.py [^`]+)`"
-    lines = {line for text in pages.values() for line in re.findall(command, text)}
-    helps = {name: tool(name, "--help").stdout for name in ("benchmark", "reproduce")}
-    assert len(lines) >= 5
-    for line in lines:
-        script, *arguments = shlex.split(line)
-        name = script.removeprefix("tools/").removesuffix(".py")
-        made = arguments[arguments.index("--only") + 1] if name == "reproduce" else arguments[0]
-        options = [word for word in arguments if word.startswith("--")]
-        assert all(word in helps[name] for word in (f"{made}  ", *options)), line
-        assert any(f"<!-- {name} {made} -->" in text for text in pages.values()), line
-
-
 def test_reproduce_refuses_what_it_cannot_measure(tool):
     for arguments, code, message in (
         ("--only l2,calibrations", 2, "'calibrations'; did you mean 'calibration'?"),
@@ -101,59 +82,10 @@ def test_reproduce_refuses_what_it_cannot_measure(tool):
         assert message in tool("reproduce", *arguments.split(), expect=code).stderr
 
 
-def test_stored_figures_are_not_replaced_by_fewer(tmp_path):
-    path = tmp_path / "page.json"
-    more = {"a": {"x": {"seeds": [1, 2]}}, "b": {"y": 1}}
-    reproduce.replace(path, json.dumps(more))
-    for fewer, lost in (
-        ({**more, "b": {}}, "no result of b;"),
-        ({**more, "a": {"x": {"seeds": [2]}}}, "no result of a x seed 1;"),
-    ):
-        with pytest.raises(PaddleMnistError, match=lost):
-            reproduce.replace(path, json.dumps(fewer))
-        assert json.loads(path.read_text()) == more
-    more["a"]["x"]["seeds"].append(3)
-    reproduce.replace(path, json.dumps(more))
-    assert json.loads(path.read_text()) == more
-
-
 def test_stored_results_are_of_the_options_that_are_there(real_data, tmp_path):
     workspace = Workspace(open_data(str(real_data)), reproduce.RESULTS, tmp_path)
     figures = (reproduce.RESULTS / "page.json").read_text()
     assert figures == all_figures(reproduce.CLAIMS, reproduce.all_reports(workspace))
-
-
-def test_ladder_compares_each_step_with_chance():
-    rows = {"affine": [0.99, 0.991, 0.992], "more": [0.993], "less": [0.97], "most": [0.9925]}
-    rows = {
-        row: {"valid_acc": acc, "seeds": [*range(1, len(acc) + 1)]} for row, acc in rows.items()
-    }
-    found = ladder.compare_with_affine(rows)
-    assert list(found["gaps"]) == ["more", "most", "less"] and found["different"] == ["less"]
-    assert found["gaps"]["less"]["p"] == pytest.approx(3 * 0.00493, rel=0.01)  # t = 14.1, 2 degrees
-    rows["less"]["valid_acc"] = [0.98]  # p = 0.0194: significant alone, but not among three
-    assert ladder.compare_with_affine(rows)["different"] == []
-
-
-@pytest.mark.release
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["forgetting", "collapse", "figures"])
-def test_measurement_for_the_docs_is_written_into_the_page(tool, real_data, tmp_path, name):
-    page = tmp_path / "docs/page.md"
-    page.parent.mkdir()
-    page.write_text(f"<!-- reproduce {name} -->\nold\n<!-- end -->\n")
-    arguments = ("--only", name, "--data", real_data, "--docs", "docs", "--seeds", 1, "--quick")
-    tool("reproduce", *arguments)
-    if name == "figures":
-        for picture in ("curves", "feature_maps", "mistakes"):
-            with Image.open(tmp_path / f"docs/figures/{picture}.png") as image:
-                assert (image.mode, image.width) == ("P", 1680)
-        return
-    measured = page.read_text()
-    assert "old" not in measured and len(measured.splitlines()) > 4
-    page.write_text(f"<!-- reproduce {name} -->\n<!-- end -->\n")
-    tool("reproduce", *arguments, "--page-only")
-    assert page.read_text() == measured
 
 
 @pytest.mark.release
