@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fit_rows import train
 
 from paddle_mnist.checkpoint.store import CheckpointStore
 
@@ -18,9 +17,6 @@ def run(run_of_fit, tmp_path):
 
 def listed(tool, *args):
     return json.loads(tool("checkpoints", *args, "--json").stdout)["checkpoints"]
-
-
-# ------------------------------------------------------------------ checkpoints
 
 
 def test_list_shows_the_monitored_metric(tool, run):
@@ -51,9 +47,6 @@ def test_prune_keeps_what_the_call_of_fit_kept(tool, run):
     assert error.startswith("error: run/config.yaml: not YAML (") and error.count("\n") == 1
 
 
-# ------------------------------------------------------------------ plot
-
-
 def drawn(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -76,22 +69,6 @@ def test_plot_of_a_run_of_fit_draws_what_fit_drew(tool, run, tmp_path):
     }.items():
         error = tool("plot", "run", "--only", only, expect=2).stderr
         assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_plot_compares_a_run_on_digits_with_one_of_fit(tool, run_of_command, tmp_path):
-    """By a metric that both have, though they monitor others."""
-    shutil.copytree(run_of_command, tmp_path / "digits")
-    train("SGD with clipping", tmp_path / "own")
-    tool("plot", "digits", "own", "--output", "both", "--only", "compare.svg,curves.svg")
-    assert "<!-- valid/loss -->" in (tmp_path / "both/compare.svg").read_text()
-    assert "<!-- loss (nats) -->" in (tmp_path / "both/digits/curves.svg").read_text()
-    assert "<!-- loss -->" in (tmp_path / "both/own/curves.svg").read_text()
-    error = tool("plot", "digits", "own", "--only", "kernels.svg", expect=2).stderr
-    assert "names kernels.svg, which runs like own do not have" in error
-
-
-# ------------------------------------------------------------------ what needs the net
 
 
 NEED_THE_NET = [

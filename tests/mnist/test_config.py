@@ -18,9 +18,6 @@ def parse(*argv) -> TrainConfig:
     return train_config(parser.parse_args(argv))
 
 
-# ------------------------------------------------------------------ values
-
-
 @pytest.mark.parametrize(
     ("field", "text", "value"),
     [
@@ -28,7 +25,6 @@ def parse(*argv) -> TrainConfig:
         ("log_every", "1:30", None),
         ("learning_rate", "1e-3", 0.001),
         ("output", "2024-01-31", "2024-01-31"),
-        ("resume", "off", "off"),
         ("shuffle", "off", False),
         ("weight_decay_layers", "conv1, fc,", ("conv1", "fc")),
     ],
@@ -58,13 +54,10 @@ def test_value_means_the_same_in_a_file_and_on_a_command_line(tmp_path, field, t
 def test_invalid_file_raises_and_runs_nothing(tmp_path, monkeypatch, text, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_bytes(text)
-    with pytest.raises(ConfigError, match=r"mine\.yaml|epochs is") as caught:
+    with pytest.raises(ConfigError, match=r"mine\.yaml") as caught:
         parse("-c", "mine.yaml")
     assert part in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "PWNED").exists()
-
-
-# ------------------------------------------------------------------ the configuration of a run
 
 
 def test_recipes_are_valid_and_default_is_the_plain_config():
@@ -117,9 +110,6 @@ def test_continued_training_has_a_schedule_of_its_own(tmp_path, monkeypatch):
     assert schedule("--output", "run", *continued, "--fresh") == ("polynomial", 0.05)
     resumed = ("--output", "other", "--resume", "run/checkpoints/mnist_epoch0")
     assert schedule(*resumed) == ("onecycle", 0.1)
-
-
-# ------------------------------------------------------------------ the command line
 
 
 def test_later_ways_to_name_a_field_win(tmp_path):

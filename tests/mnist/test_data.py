@@ -33,9 +33,6 @@ def elsewhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-# ------------------------------------------------------------------ which source
-
-
 def test_auto_takes_the_first_of_four_sources(elsewhere, idx, lines):
     (elsewhere / "work").mkdir()
     (elsewhere / "work/archive.zip").write_bytes(b"PK")
@@ -80,9 +77,6 @@ def test_incomplete_source_raises_with_what_is_missing(tmp_path, idx):
         assert part in str(caught.value)
 
 
-# ------------------------------------------------------------------ the download
-
-
 def test_download_of_other_checksums_is_refused_and_not_kept(elsewhere, monkeypatch, idx, lines):
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(idx))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -93,8 +87,6 @@ def test_download_of_other_checksums_is_refused_and_not_kept(elsewhere, monkeypa
     assert "train-images-idx3-ubyte.gz: MD5 " in lines()[-1]
     assert not list((elsewhere / "home/.cache/paddle/dataset/mnist").glob("*ubyte*"))
 
-
-# ------------------------------------------------------------------ names of the classes
 
 NAMES = [f"kind {number}" for number in range(10)]
 
@@ -125,9 +117,6 @@ def test_invalid_class_names_raise(tmp_path, idx):
         assert part in str(caught.value) and str(path) in str(caught.value)
 
 
-# ------------------------------------------------------------------ some of the digits
-
-
 def test_selection_keeps_the_images_of_some_digits(tiny, tmp_path, monkeypatch):
     data, whole = open_data(f"{tiny}#1,3,5-6"), open_data(str(tiny))
     for mode in SPLIT_NAMES:
@@ -147,9 +136,6 @@ def test_selection_of_nothing_raises(tiny, tmp_path):
     few = write_json(tmp_path / "few.json.gz", tiny_splits({"train": 9, "valid": 1, "eval": 1}))
     with pytest.raises(DataError, match=r"in its .* split; expected some"):
         open_data(f"{few}#0-4")
-
-
-# ------------------------------------------------------------------ the cache
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-import paddle
 import pytest
 from synthetic_data import SIZES, tiny_splits, write_json
 
@@ -52,12 +51,6 @@ def test_limit_warns_of_classes_that_it_leaves_out(tmp_path):
     assert "few of class 9" in warning(275)
     for part in ("first 241 of 300", "none of class 9 and few of class 8"):
         assert part in warning(241)
-
-
-def test_workers_of_paddles_loader_read_all_images(tiny):
-    loader = paddle.io.DataLoader(MnistDataset("train", tiny), batch_size=32, num_workers=2)
-    labels = np.concatenate([labels.numpy() for _, labels in loader()])
-    assert np.array_equal(labels[:, 0], tiny_splits()["train"][1])
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,6 @@ def test_export_model_chosen_output_leaves_out_later_layers(model, tmp_path, exp
         DigitPredictor(tmp_path).run(np.zeros([28, 28], np.uint8), ["logits"])
 
 
-@pytest.mark.parametrize("outputs", [[], ["nonsense"], ["logits", "logits"]])
-def test_export_model_wrong_outputs_raises_and_writes_nothing(model, tmp_path, outputs):
-    with pytest.raises(ConfigError, match="logits"):
-        export_model(model, tmp_path, outputs)
-    assert not list(tmp_path.iterdir())
-
-
 def test_as_pixels_any_form_gives_the_same_pixels(images):
     for form in (images[0], images[:1], images[:5], images[:5, np.newaxis]):
         expected = form.reshape(-1, 28, 28)
@@ -170,22 +163,6 @@ def test_variables_lists_three_kinds(model):
     assert sum(np.prod(shape) for _, shape in kinds["parameters"]) == 20_350
     assert kinds["persistables"] == kinds["parameters"]
     assert dict(kinds["temporaries"])["max_pool2"] == [1, 20, 7, 7]
-
-
-@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_export_model_any_format_predicts_every_eval_image_alike(tmp_path, model, real_data, form):
-    if form == "onnx":
-        for package in ("paddle2onnx", "onnxruntime"):
-            pytest.importorskip(package, reason="needs the extra onnx")
-    about = export_model(model, tmp_path, ["logits"], form)
-    assert about["difference"] < 1e-4
-    dataset = MnistDataset("eval", real_data)
-    images, _ = dataset.batch(np.arange(len(dataset)))
-    logits = DigitPredictor(tmp_path).run(images)["logits"]
-    with paddle.no_grad():
-        expected = model(paddle.to_tensor(images)).numpy()
-    assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
-    assert np.abs(logits - expected).max() < 1e-4
 
 
 def test_export_model_onnx_without_its_packages_names_the_extra(model, tmp_path, monkeypatch):

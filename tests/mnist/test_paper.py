@@ -11,7 +11,7 @@ from PIL import Image
 from paddle_mnist import MNIST
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist import detector
-from paddle_mnist.mnist.detector import THRESHOLD, read_detector
+from paddle_mnist.mnist.detector import read_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
 from paddle_mnist.mnist.pictures import read_digit
@@ -51,9 +51,6 @@ def test_read_pictures_every_kind_of_paper_reads_most_digits(predictor, digits, 
     assert all(count >= 3 for count in right.values()), right
 
 
-# ------------------------------------------------------------------ several digits
-
-
 def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_path):
     pictures = [
         photographs.on_a_desk(image, np.random.RandomState(100 + number), tilt=7 * (number % 2))
@@ -91,34 +88,6 @@ def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
     assert rows == [*(["page.png", digit] for digit in "40729"), ["4.png", "4"]]
     refused = json.loads(tool("infer", "page.png", "--json", expect=8).stdout)[0]
     assert refused["error"] == "5 shapes; expected one digit" and refused["digit"] is None
-
-
-# ------------------------------------------------------------------ no digit
-
-NO_DIGITS = {
-    "hash": ("shapes", 3),
-    "flower": ("shapes", 0),
-    "spiral": ("shapes", 1),
-    "W": ("letters", 0),
-    "K": ("letters", 2),
-    "\N{GREEK SMALL LETTER XI}": ("Greek letters", 0),
-    "umbrella": ("doodles", 0),
-    "ladder": ("doodles", 1),
-}
-
-
-def test_read_pictures_non_digits_get_a_score_and_no_label(predictor, tmp_path):
-    pictures = [
-        non_digits.UNSEEN[kind][name](np.random.RandomState(seed))
-        for name, (kind, seed) in NO_DIGITS.items()
-    ]
-    readings = dict(zip(NO_DIGITS, read(predictor, tmp_path, pictures)))
-    assert [name for name, one in readings.items() if one.digit is not None] == []
-    for one in readings.values():
-        assert one.probability is None and one.score < THRESHOLD
-        assert f"probably not one digit (score {one.score:.2f}" in one.error
-    unchecked = read(predictor, tmp_path, pictures[:1], check=False)[0]
-    assert unchecked.digit is not None and unchecked.score is None
 
 
 def test_infer_non_digit_is_refused_unless_unchecked_or_of_other_classes(tool, tmp_path):

@@ -46,13 +46,6 @@ def seven(**options):
     return draw_digit(7, 5, size=(160, 200), noise=0, shade=0, **options)
 
 
-def transparent(ink):
-    mask = np.asarray(seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("L"))
-    image = Image.new("RGBA", (160, 200), (*ink, 0))
-    image.putalpha(Image.fromarray(255 - mask))
-    return as_bytes(image)
-
-
 def lying_on_its_side():
     """As a telephone writes it, with a note of how to turn it."""
     exif = Image.Exif()
@@ -82,7 +75,6 @@ KINDS = {
     "a sheet with a transparent margin": sheet_on_nothing,
     "webp": lambda: as_bytes(seven(), "WEBP"),
     "cmyk": lambda: as_bytes(seven().convert("CMYK"), "JPEG"),
-    "white on transparent": lambda: transparent((255, 255, 255)),
     "red on green": lambda: as_bytes(seven(ink=(230, 60, 40), paper=(40, 130, 40))),
     "turned by EXIF": lying_on_its_side,
 }

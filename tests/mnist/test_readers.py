@@ -130,19 +130,11 @@ def test_embedded_digits_are_fixed():
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [1197, 300, 300]
 
 
-@pytest.mark.slow
-def test_real_mnist_is_the_same_from_every_form(tmp_path, real_data):
-    """Also that the valid split of 60,000 images is the last 10,000."""
+def test_real_mnist_is_divided_as_the_tutorial_does(real_data):
+    """The valid split of 60,000 images is the last 10,000."""
     splits = read(real_data)
     assert data_hash(splits) == MNIST_HASH
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [50_000, 10_000, 10_000]
-    pairs = {mode: (splits[mode].images, splits[mode].labels) for mode in SPLIT_NAMES}
-    npz_file, csv_file = tmp_path / "mnist.npz", tmp_path / "train.csv"
-    np.savez_compressed(npz_file, **npz_arrays(pairs))
-    csv_file.write_bytes(csv_bytes(*training_files(pairs), KAGGLE))
-    (tmp_path / "test.csv").write_bytes(csv_bytes(*pairs["eval"], KAGGLE))
-    for path in (write_idx(tmp_path / "idx", pairs), npz_file, csv_file):
-        assert data_hash(read(path)) == MNIST_HASH, path
 
 
 # ------------------------------------------------------------------ faults
@@ -195,7 +187,6 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("half a gzip file", gzip.compress(GOOD_JSON)[:-500], "damaged"),
     ],
     IMAGES: [
-        ("wrong magic", idx_bytes(TEST[1]) + bytes(99), "2049", "2051"),
         ("truncated", FIVE[:-1], "3919", "3920"),
         ("counts differ", FIVE, "5 images and 20 labels"),
         ("announces 2**32", FIVE[:4] + b"\xff" * 4 + FIVE[8:], "announces 4294967295"),
@@ -203,7 +194,6 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
     LABELS: [("label 10", idx_bytes(TEST[1] + 10), "label 0 is")],
     "mnist.npz": [
         ("floats", with_arrays(x_train=TRAIN[0] / 255), "x_train is float64 [36, 28, 28]"),
-        ("few", with_arrays(x_train=TRAIN[0][:5], y_train=TRAIN[1][:5]), "5 images", "at least 6"),
     ],
     "train.csv": [
         ("783 pixels", with_line(ROW[:-2]), "line 3", "785 to 784"),

@@ -77,9 +77,6 @@ def test_batch_that_a_short_training_does_not_reach(tool, tiny, tmp_path):
     assert "no batch 401 in 10 batches" in printed and "there is no profile" in printed
 
 
-# ------------------------------------------------------------------ a result outlives its pictures
-
-
 # The disk is full from an operation in the fifth file on.
 @pytest.mark.slow
 def test_figures_lost_to_a_full_disk_are_drawn_by_the_same_command(tiny, tmp_path):
@@ -104,9 +101,6 @@ def test_figures_lost_to_a_full_disk_are_drawn_by_the_same_command(tiny, tmp_pat
 
     train_and_evaluate(config)
     assert run.log.read_text().count("drawing what is missing") == 1
-
-
-# ------------------------------------------------------------------ drawn again, and compared
 
 
 def test_plot_of_several_runs_compares_them(tool, tmp_path, run_of_command):

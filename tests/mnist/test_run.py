@@ -172,8 +172,6 @@ def test_override_changes_rate_and_epochs_of_a_run(train, tmp_path):
     assert rates == [0.01] * 10 + [0.002] * 10
     other_steps = ("--epochs", "3", "--batch_size", "64", "--override", "epochs,batch_size")
     assert "an epoch now has 5 steps" in train(*changed, *other_steps, expect=2).stderr
-    fewer = (*changed, "--epochs", "1", "--override", "epochs")
-    assert "2 begun or done" in train(*fewer, expect=2).stderr
 
 
 def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):

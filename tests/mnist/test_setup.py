@@ -8,8 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
-from paddle_mnist.mnist.optim import build_schedule
+from paddle_mnist import BatchLoader, MnistDataset
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.plots.history import read_history, series
 
@@ -36,24 +35,6 @@ def old(tmp_path_factory, tool_in, tiny):
 
 def result(folder):
     return json.loads((folder / "result.json").read_text())
-
-
-def test_schedule_ends_with_the_last_step_that_options_allow(train, tmp_path):
-    counts = "--drop_last --steps_per_epoch 4 --max_steps 7 --eval_every_steps 3".split()
-    schedule = ["--lr_schedule", "polynomial", "--learning_rate", "0.1", "--log_every", "1"]
-    train(tmp_path / "run", "--epochs", "3", *counts, *schedule)
-    assert (result(tmp_path / "run")["steps"], result(tmp_path / "run")["epochs"]) == (7, 1)
-    history = read_history(tmp_path / "run/metrics.jsonl")
-    rates = series(history, "train/lr")[1]
-    whole = TrainConfig(lr_schedule="polynomial", learning_rate=0.1).optimizer
-    scheduler = build_schedule(whole, total_steps=7)
-    for rate in rates:
-        assert rate == pytest.approx(scheduler.get_lr())
-        scheduler.step()
-    assert list(series(history, "valid/loss")[0]) == [3, 4, 6, 7]
-
-
-# ------------------------------------------------------------------ what another has learned
 
 
 def test_init_partial_takes_the_weights_that_fit(train, tmp_path, old):
@@ -108,9 +89,6 @@ def test_start_that_does_not_fit_exits_with_one_line(train, tmp_path, tiny, old,
     assert not (tmp_path / "new/checkpoints").exists()
 
 
-# ------------------------------------------------------------------ old images mixed in
-
-
 def test_replay_draws_its_share_again_for_every_epoch(tiny):
     new = MnistDataset("train", f"{tiny}#5-9")
     old = MnistDataset("train", f"{tiny}#0-4")
@@ -132,24 +110,6 @@ def test_replayed_order_is_the_same_on_every_version_of_numpy():
     order = ReplayOrder(100, 60, 0.2, seed=1, shuffle=True)
     digest = hashlib.sha256(order(3).astype("<i8").tobytes()).hexdigest()
     assert digest.startswith("9a7a68a4ae015e52")
-
-
-# ------------------------------------------------------------------ little new data
-
-
-@pytest.mark.slow
-def test_little_new_data_is_learned(train, tmp_path, real_data):
-    """Digits that the net has never seen, with the defaults: it learns them, and unlearns few."""
-    limits = ("--train_limit", "3000", "--epochs", "1", "--batch_size", "64", "--watch", "0")
-    old_data, new_data = f"{real_data}#0,1,2,3,4", f"{real_data}#5,6,7,8,9"
-    train("old", "--data", old_data, *limits)
-    assert result(tmp_path / "old")["eval_acc"] > 0.93
-    train(
-        "new", "--data", new_data, "--replay_data", old_data, "--incremental_from", "old", *limits
-    )
-    values = result(tmp_path / "new")
-    assert values["eval_acc"] > 0.85
-    assert values["replay_eval_acc"] > 0.85
 
 
 def test_loss_of_accuracy_is_logged_and_stored(train, tool, tmp_path, tiny):
@@ -177,9 +137,6 @@ def test_loss_of_accuracy_is_logged_and_stored(train, tool, tmp_path, tiny):
     assert result(tmp_path / "new")["metrics_before"] == before
     other = [f"{tiny}#0-3" if argument == old_data else argument for argument in arguments]
     assert "  replay_data: " in train("new", *other, expect=2).stderr
-
-
-# ------------------------------------------------------------------ early stopping
 
 
 def test_early_stopping_ends_with_the_best(train, tmp_path):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from benchmarks import data
 from benchmarks.stale import stale_tables
-from benchmarks.turns import Benchmark, Session, times_faster
 from markdown_tables import marked_tables
 from synthetic_data import as_lists, tiny_splits
 
@@ -31,45 +30,6 @@ def test_data_benchmark_compares_ways_to_open_a_file_in_a_page(tool, tiny, tmp_p
     assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
     measured = f", commit {machine['commit']}, date {machine['date']}.\n<!-- end -->\nb\n"
     assert machine["cores"] == str(usable_cpus()) and text.endswith(measured)
-
-
-def test_benchmark_without_a_json_file_refuses_to_start(tool):
-    error = tool("benchmark", "all", "--data=digits", expect=2).stderr
-    assert "expected an AI Studio JSON" in error
-
-
-def test_benchmark_takes_medians_of_kinds_in_turns(tmp_path, capsys):
-    """A turn that warms up does not count; a kind without its library is left out."""
-
-    def missing():
-        raise ModuleNotFoundError("no torch")
-
-    def kinds(session):
-        return {
-            "quick": lambda: {"seconds": session.number},
-            "slow": lambda: {"seconds": [4.0, 5.0]},
-            "missing": missing,
-        }
-
-    one = Benchmark(
-        "",
-        kinds=kinds,
-        head="kind",
-        columns={"seconds": (".1f", "seconds"), "times faster": times_faster("slow")},
-        note=lambda report: f"{report.rounds} rounds.",
-        warm_up=1,
-    )
-    report = one.measure(Session("digits", rounds=2, is_quick=False, root=tmp_path))
-    assert {*capsys.readouterr().err.splitlines()} == {"missing is left out: no torch"}
-    assert one.table(report).splitlines() == [
-        "| kind | seconds | times faster |",
-        "|---|---|---|",
-        "| quick | 1.5 | 3.0 |",
-        "| slow | 4.5 | 1.0 |",
-        "| missing | not available |  |",
-        "",
-        "2 rounds.",
-    ]
 
 
 @pytest.mark.release
