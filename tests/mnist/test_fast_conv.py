@@ -14,8 +14,6 @@ import paddle
 import pytest
 
 from paddle_mnist import MNIST, MnistDataset
-from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.nn.sparse_layout import VERSION
 
 QUIET = ["--figures", "false", "--visualdl", "false"]
@@ -46,13 +44,6 @@ def test_train_watched_by_several_threads_keeps_the_bits(tool, tiny, tmp_path):
     assert manifest["computed_by"] == {"convolution": "Paddle"}
     error = tool("train", *usual, "off", expect=2).stderr
     assert "fast_conv: 'off' in the run, 'auto' now" in error
-
-
-@pytest.mark.parametrize("value", ["of", -1, 1.5, None])
-def test_mnist_unknown_fast_conv_raises(value):
-    for make in (MNIST, NetOptions):
-        with pytest.raises(ConfigError, match="fast_conv"):
-            make(fast_conv=value)
 
 
 def test_mnist_new_net_is_fast_on_a_cpu_unless_switched_off(real_images):

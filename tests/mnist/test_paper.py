@@ -1,7 +1,9 @@
 """Digits on paper of many kinds, several on a picture, and what is no digit."""
 
 import json
+import sys
 
+import forked
 import numpy as np
 import pytest
 from detector import non_digits, paper, photographs
@@ -61,6 +63,12 @@ def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_pa
     for one, picture in zip(readings, pictures):
         assert 0 < one.box.left < one.box.right < picture.width
         assert one.box.height < 0.6 * picture.height
+
+
+def test_infer_without_opencv_names_the_extra_to_install():
+    program = "import sys; sys.modules['cv2'] = None; from paddle_mnist.commands.infer import main;"
+    done = forked.run([sys.executable, "-c", f"{program} sys.exit(main(['--example']))"])
+    assert done.returncode == 5 and "pip install 'paddle_mnist[pictures]'" in done.stderr
 
 
 def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):

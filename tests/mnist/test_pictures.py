@@ -67,9 +67,6 @@ def sheet_on_nothing():
 
 
 KINDS = {
-    "two in one jpeg": lambda: as_bytes(
-        seven(), "MPO", save_all=True, append_images=[seven().resize((40, 50))]
-    ),
     "12 of 16 bits": lambda: grey_levels(4095, np.uint16, "PNG"),
     "floats": lambda: grey_levels(1, np.float32, "TIFF"),
     "a sheet with a transparent margin": sheet_on_nothing,

@@ -188,7 +188,6 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
     ],
     IMAGES: [
         ("truncated", FIVE[:-1], "3919", "3920"),
-        ("counts differ", FIVE, "5 images and 20 labels"),
         ("announces 2**32", FIVE[:4] + b"\xff" * 4 + FIVE[8:], "announces 4294967295"),
     ],
     LABELS: [("label 10", idx_bytes(TEST[1] + 10), "label 0 is")],
