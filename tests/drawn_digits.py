@@ -3,7 +3,6 @@
 import io
 import math
 import random
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
@@ -99,13 +98,3 @@ def pixels_of(brightness):
     """Cut out a digit as the package does, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
     grey = np.rint(np.asarray(brightness) * 255).astype(np.uint8)
     return read_digit(as_bytes(Image.fromarray(grey))).pixels
-
-
-if __name__ == "__main__":  # the dozen that is kept beside this file
-    folder = Path(__file__).with_name("pictures")
-    folder.mkdir(exist_ok=True)
-    for number in range(12):
-        picture = draw_digit(number % 10, seed=100 + number, size=(240, 320))
-        (folder / f"{number % 10}-{number:02}.jpg").write_bytes(
-            as_bytes(picture, "JPEG", quality=80)
-        )

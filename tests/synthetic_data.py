@@ -64,15 +64,10 @@ def csv_bytes(images, labels, header="", end="\n") -> bytes:
 KAGGLE = ",".join(["label", *(f"pixel{number}" for number in range(784))])
 
 
-def write_idx(folder: Path, splits, packed=True) -> Path:
+def write_idx(folder: Path, splits) -> Path:
     """Four IDX files; `train` and `valid` of the splits are the training files, in this order."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (images, labels) in {"train": training_files(splits), "t10k": splits["eval"]}.items():
         for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            data = idx_bytes(array)
-            path = folder / f"{name}-{kind}-ubyte"
-            if packed:
-                write_gzip(path.with_name(f"{path.name}.gz"), data)
-            else:
-                path.write_bytes(data)
+            write_gzip(folder / f"{name}-{kind}-ubyte.gz", idx_bytes(array))
     return folder

@@ -22,7 +22,7 @@ from PIL import Image
 
 from paddle_mnist.apps.answers import answer
 from paddle_mnist.apps.drawing_pad import EXAMPLES
-from paddle_mnist.apps.wording import TEXTS, in_language, language_of
+from paddle_mnist.apps.wording import in_language, language_of
 from paddle_mnist.mnist.infer import pretrained_predictor
 
 
@@ -33,11 +33,9 @@ def predictor():
 
 def test_answer_tells_digit_probabilities_and_layers(predictor):
     words, bars, seen, first, second = answer(predictor, as_bytes(draw_digit(3, 1)))
-    assert words.startswith("3, probability ") and max(bars, key=bars.get) == "3"
-    assert ", score " in words
-    assert sum(bars.values()) == pytest.approx(1, abs=1e-5)
-    assert seen.shape == (280, 280) and {first.dtype, second.dtype} == {np.dtype("uint8")}
-    assert first.max() == 255 and second.max() == 255
+    assert words.startswith("3, probability ") and ", score " in words
+    assert max(bars, key=bars.get) == "3" and sum(bars.values()) == pytest.approx(1, abs=1e-5)
+    assert seen.shape == (280, 280) and first.max() == second.max() == 255
 
 
 def two_digits():
@@ -53,8 +51,6 @@ NO_DIGIT = as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0)))
 REFUSED = {
     "nothing": (None, "Draw a digit."),
     "blank": (as_bytes(Image.new("L", (50, 50), 255)), "Blank"),
-    "small": (as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
-    "narrow": (as_bytes(Image.new("L", (3000, 20))), "3,000 x 20 pixels"),
     "empty": (b"", "0 bytes"),
     "words": (b"some words", "Not a picture"),
     "SVG": (b"<svg></svg>", "SVG"),
@@ -80,26 +76,23 @@ def test_answer_to_what_is_not_a_digit_gives_the_reason_in_both_languages(predic
     assert in_language(words, "en") == words
 
 
-@pytest.mark.parametrize(
-    ("accepted", "language"),
-    [("zh-CN,zh;q=0.9", "zh"), ("zh-TW", "zh"), ("en-US,zh-CN;q=0.5", "en"), ("de", "en")],
-)
-def test_language_of_browser_is_its_first_choice(accepted, language):
-    assert language_of(SimpleNamespace(headers={"accept-language": accepted})) == language
+def test_language_of_browser_is_its_first_choice():
+    for accepted, language in (
+        ("zh-CN,zh;q=0.9", "zh"),
+        ("zh-TW", "zh"),
+        ("en-US,zh-CN;q=0.5", "en"),
+        ("de", "en"),
+    ):
+        assert language_of(SimpleNamespace(headers={"accept-language": accepted})) == language
     assert language_of(None) == language_of(SimpleNamespace(headers={})) == "en"
 
 
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65_536), ("nowhere.invalid", 0)])
-def test_demo_wrong_address_exits_with_2(tool, host, port):
-    refused = tool("demo", f"--host={host}", f"--port={port}", expect=2).stderr
-    assert f"{host}:{port}: cannot listen there" in refused and "--port" in refused
-
-
-def test_demo_port_in_use_exits_with_2(tool):
+def test_demo_that_cannot_listen_exits_with_2(tool):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        refused = tool("demo", f"--port={port}", expect=2).stderr
-    assert "Address already in use" in refused and "GRADIO" not in refused
+        taken = other.getsockname()[1]
+        for host, port in (("127.0.0.1", 65_536), ("127.0.0.1", taken), ("nowhere.invalid", 0)):
+            refused = tool("demo", f"--host={host}", f"--port={port}", expect=2).stderr
+            assert f"{host}:{port}: cannot listen there" in refused and "--port" in refused
 
 
 def test_demo_wrong_model_or_run_exits_with_its_code(tool):
@@ -152,10 +145,7 @@ def address(folder):
 
 
 def shares_the_page(test):
-    """Mark a test that uses `address`: one worker runs them all, so the page starts once.
-
-    On a machine with much else to do, that start takes minutes.
-    """
+    """Mark a test that uses `address`, whose start takes minutes on a busy machine."""
     for mark in (pytest.mark.slow, pytest.mark.timeout(900)):
         test = mark(test)
     return test
@@ -186,14 +176,9 @@ def status_of(address, method="GET", path="/", body=None, **headers):
 def test_page_answers_programs_with_a_label_or_the_reason(address, four, tmp_path):
     words, label, *_ = ask(address, four)
     assert words.startswith("4, probability") and label["label"] == "4"
-    for name, content, reason in (
-        ("25.png", two_digits(), "2 shapes; expected one digit"),
-        ("words.png", b"some words", "Not a picture; expected one of PNG"),
-        ("none.png", b"", "0 bytes; expected a picture"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        words, label, _, *layers = ask(address, tmp_path / name)
-        assert words.startswith(reason) and label == {} and layers == [None] * 2
+    (tmp_path / "25.png").write_bytes(two_digits())
+    words, label, _, *layers = ask(address, tmp_path / "25.png")
+    assert words.startswith("2 shapes; expected one digit") and label == {} and layers == [None] * 2
     config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=30).read())
     assert config["analytics_enabled"] is False
 
@@ -241,10 +226,8 @@ def test_page_open_to_all_ends_at_ctrl_c_and_removes_only_its_own_files(address,
 
 # ------------------------------------------------------------------ in a browser
 
-SIZES = {
-    "desktop": {"viewport": {"width": 1100, "height": 1100}},
-    "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True},
-}
+DESKTOP = {"viewport": {"width": 1100, "height": 1100}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
 class Visitor:
@@ -256,17 +239,9 @@ class Visitor:
         self.touches = page.context.new_cdp_session(page)
         self.errors = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on(
-            "request",
-            lambda asked: self.errors.append(asked.url) if "analytics" in asked.url else None,
-        )
         page.goto(address)
-        self.wait_for_paper()
         self.has_touch = page.evaluate("navigator.maxTouchPoints") > 0
-
-    def wait_for_paper(self):
-        """Wait until the canvas is white: then its script has run."""
-        self.page.wait_for_function(
+        page.wait_for_function(  # until the canvas is white: then its script has run
             "document.querySelector('canvas')?.getContext('2d')"
             ".getImageData(0, 0, 1, 1).data[3] === 255",
             timeout=60_000,
@@ -321,6 +296,7 @@ class Visitor:
 @pytest.fixture
 def visit(address, browser):
     """`visit(viewport=..., ...)` opens the page in a new browser context, which it closes."""
+    visitors = []
     with contextlib.ExitStack() as closing:
 
         def open_page(**options):
@@ -328,14 +304,13 @@ def visit(address, browser):
             visitors.append(Visitor(context.new_page(), address))
             return visitors[-1]
 
-        visitors = []
         yield open_page
     assert [visitor.errors for visitor in visitors] == [[]] * len(visitors)
 
 
 @shares_the_page
 def test_page_reads_ten_digits_drawn_one_after_another(visit):
-    visitor = visit(**SIZES["desktop"])
+    visitor = visit(**DESKTOP)
     for digit, strokes in STROKES.items():
         visitor.draw(strokes)
         visitor.expect(f"{digit} probability")
@@ -343,81 +318,33 @@ def test_page_reads_ten_digits_drawn_one_after_another(visit):
         visitor.expect("Draw a digit")
 
 
-NO_FOUR = r"((?!4)\d probability|Probably not one digit)"
-
-
 @pytest.mark.release
 @shares_the_page
 def test_page_strokes_examples_keys_and_files_answer_alike(visit, tmp_path):
-    visitor = visit(**SIZES["desktop"])
+    visitor = visit(**DESKTOP)
     page = visitor.page
-    angle, upright = STROKES[4]
-    visitor.draw([angle])
-    visitor.expect(NO_FOUR)
-    visitor.draw([upright])
+    visitor.draw(STROKES[4])
     visitor.expect("4 probability")
     visitor.press("Undo")
-    visitor.expect(NO_FOUR)
-    page.reload()
-    visitor.wait_for_paper()
-    visitor.expect("The net answers while you draw")
+    visitor.expect(r"((?!4)\d probability|Probably not one digit)")
+    page.locator("canvas").focus()
+    page.keyboard.press("Control+z")
+    visitor.expect("Draw a digit")
     for digit in EXAMPLES:
-        example = page.get_by_role("button", name=f"Example: {digit}")
-        example.focus()
+        page.get_by_role("button", name=f"Example: {digit}").focus()
         page.keyboard.press("Enter")
         visitor.expect(f"{digit} probability")
     page.locator("canvas").focus()
     page.keyboard.press("Delete")
     visitor.expect("Draw a digit")
-    visitor.draw(STROKES[7])
-    visitor.expect("7 probability")
-    page.keyboard.press("Control+z")
-    visitor.expect("Draw a digit")
-    for button in ("Undo", "Clear"):
-        assert page.get_by_role("button", name=button).is_disabled()
     page.get_by_role("tab", name="Picture").click()
     (tmp_path / "words.png").write_bytes(b"some words")
     page.locator("input[type=file]").set_input_files(tmp_path / "words.png")
     visitor.expect("Not a picture")
 
 
-WINDOWS = {  # width, height, and the least width of the canvas
-    "small phone": (320, 480, 250),
-    "phone": (375, 553, 320),
-    "tall phone": (390, 664, 370),
-    "phone on its side": (844, 390, 200),
-    "tablet": (768, 1024, 340),
-}
-
-
-@pytest.mark.release
-@shares_the_page
-def test_page_on_touch_screens_shows_canvas_answer_and_maps(visit):
-    visitor = visit(**SIZES["phone"])
-    page = visitor.page
-    for window, (width, height, canvas_width) in WINDOWS.items():
-        page.set_viewport_size({"width": width, "height": height})
-        page.reload()
-        visitor.wait_for_paper()
-        visitor.draw(STROKES[3])
-        visitor.expect("3 probability")
-        # a finger drew, and did not scroll
-        assert page.evaluate("[scrollX, scrollY]") == [0, 0], window
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, window
-        for part in (page.locator("canvas"), visitor.answer):
-            box = part.bounding_box()
-            assert box["x"] >= 0 and box["x"] + box["width"] <= width, window
-            assert box["y"] >= 0 and box["y"] + box["height"] <= height, window
-        assert page.locator("canvas").bounding_box()["width"] >= canvas_width, window
-    visitor.api.expect(page.locator("#layers img")).to_have_count(3)
-    for name in ("pixels", "conv1", "conv2"):
-        heading, _, sentence = TEXTS[name][0].partition("\n")
-        for text in (heading.removeprefix("### "), sentence):
-            assert page.get_by_text(text, exact=True).is_visible()
-
-
 WINDOW = {"viewport": {"width": 1120, "height": 1060}}
-SCREEN = {**SIZES["phone"], "device_scale_factor": 2}
+SCREEN = {**PHONE, "device_scale_factor": 2}
 LOOKS = {
     "demo-phone-zh": {**SCREEN, "locale": "zh-CN"},
     "demo-desktop-zh": {**WINDOW, "locale": "zh-CN"},
@@ -444,7 +371,11 @@ def test_page_speaks_the_browsers_language_in_every_look(visit, screenshots, nam
         visitor = visit(**LOOKS[name])
         visitor.draw(ROUND)
         visitor.expect("3 ")
+        visitor.api.expect(visitor.page.locator("#layers img")).to_have_count(3)
         visitor.page.wait_for_timeout(2000)  # until the last picture of the maps has come
+        assert visitor.page.evaluate("[scrollX, scrollY]") == [0, 0]  # a finger drew
+        width = visitor.page.viewport_size["width"]
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
         visitor.page.screenshot(path=screenshots / f"{name}.png")
         if name.endswith("zh"):
             assert visitor.page.title() == "这是哪个数字？"

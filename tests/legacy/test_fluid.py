@@ -28,8 +28,7 @@ def step(model, optimizer, seed):
     paddle.nn.functional.cross_entropy(model(images), labels).backward()
     optimizer.step()
     optimizer.clear_grad()
-    if isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler):
-        optimizer._learning_rate.step()
+    optimizer._learning_rate.step()
 
 
 def test_save_vars_chosen_names_load_and_leave_the_others(tmp_path):
@@ -45,17 +44,14 @@ def test_save_vars_chosen_names_load_and_leave_the_others(tmp_path):
     assert len(same(values(one), values(other))) == 6
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-@pytest.mark.parametrize("kind", [paddle.optimizer.Adam, paddle.optimizer.SGD])
-def test_save_persistables_continues_training(tmp_path, kind, steps):
+def test_save_persistables_continues_training(tmp_path):
     def parts(seed, start):
         model = a_model(seed)
         rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.5, last_epoch=start)
-        return model, kind(rate, parameters=model.parameters())
+        return model, paddle.optimizer.Adam(rate, parameters=model.parameters())
 
     one, other = parts(1, 3), parts(2, -1)
-    for _ in range(steps):
-        step(*one, 1)
+    step(*one, 1)
     fluid.save_persistables(tmp_path, *one)
     fluid.load_persistables(tmp_path, *other)
     for each in (one, other):
@@ -66,13 +62,13 @@ def test_save_persistables_continues_training(tmp_path, kind, steps):
 
 def test_load_persistables_of_another_optimizer_raises(tmp_path):
     model = a_model(1)
-    fluid.save_persistables(
-        tmp_path, model, paddle.optimizer.Adam(0.01, parameters=model.parameters())
+    adam, sgd = (
+        kind(0.01, parameters=model.parameters())
+        for kind in (paddle.optimizer.Adam, paddle.optimizer.SGD)
     )
+    fluid.save_persistables(tmp_path, model, adam)
     with pytest.raises(CheckpointError, match="Adam"):
-        fluid.load_persistables(
-            tmp_path, model, paddle.optimizer.SGD(0.01, parameters=model.parameters())
-        )
+        fluid.load_persistables(tmp_path, model, sgd)
 
 
 def test_save_inference_model_gives_its_chosen_outputs(tmp_path):
@@ -85,53 +81,31 @@ def test_save_inference_model_gives_its_chosen_outputs(tmp_path):
     np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, atol=1e-6)
 
 
-class Other(paddle.nn.Layer):
-    def __init__(self):
-        super().__init__()
-        self.fc = paddle.nn.Linear(980, 11)
-
-
-@pytest.mark.parametrize(
-    ("load", "message"),
-    [
-        (lambda folder: fluid.load_params(folder, Other()), r"unexpected  conv1.weight"),
-        (
-            lambda folder: fluid.load_vars(folder, Other(), ["fc.bias"], "params.pdparams"),
-            r"\[11\]",
-        ),
-        (lambda folder: fluid.load_vars(folder, MNIST(), ["fc.bias"]), "No such file"),
-        (
-            lambda folder: fluid.load_vars(folder, MNIST(), ["fc.b"], "params.pdparams"),
-            "the model has no fc.b",
-        ),
-        (
-            lambda folder: fluid.load_vars(folder, MNIST(), ["fc.bias"], "few.pdparams"),
-            "no fc.bias",
-        ),
-        (
-            lambda folder: fluid.load_persistables(folder, MNIST(), None),
-            "No such file",
-        ),
-    ],
-)
-def test_load_of_another_model_raises(tmp_path, load, message):
+def test_load_of_another_model_raises(tmp_path):
     """Fluid loaded what happened to fit, and said nothing."""
+    other = paddle.nn.Layer()
+    other.fc = paddle.nn.Linear(980, 11)
     fluid.save_params(tmp_path, MNIST())
     fluid.save_vars(tmp_path, MNIST(), ["fc.weight"], "few.pdparams")
-    with pytest.raises(CheckpointError, match=message):
-        load(tmp_path)
+    with pytest.raises(CheckpointError, match=r"unexpected  conv1.weight"):
+        fluid.load_params(tmp_path, other)
+    with pytest.raises(CheckpointError, match="No such file"):
+        fluid.load_persistables(tmp_path, MNIST(), None)
+    for model, name, file, message in (
+        (other, "fc.bias", "params.pdparams", r"\[11\]"),
+        (MNIST(), "fc.bias", "none.pdparams", "No such file"),
+        (MNIST(), "fc.b", "params.pdparams", "the model has no fc.b"),
+        (MNIST(), "fc.bias", "few.pdparams", "no fc.bias"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            fluid.load_vars(tmp_path, model, [name], file)
 
 
-@pytest.mark.parametrize(
-    "save",
-    [
-        lambda folder: fluid.save_vars(folder, MNIST(), ["fc.b"]),
-        lambda folder: fluid.save_vars(folder, MNIST(), []),
-        lambda folder: fluid.save_inference_model(folder, ["label"], ["logits"], MNIST()),
-        lambda folder: fluid.save_inference_model(folder, ["images"], ["loss"], MNIST()),
-    ],
-)
-def test_save_unknown_names_raises_and_writes_nothing(tmp_path, save):
-    with pytest.raises(ConfigError, match="expected"):
-        save(tmp_path)
+def test_save_unknown_names_raises_and_writes_nothing(tmp_path):
+    for names in (["fc.b"], []):
+        with pytest.raises(ConfigError, match="expected"):
+            fluid.save_vars(tmp_path, MNIST(), names)
+    for feeds, targets in ((["label"], ["logits"]), (["images"], ["loss"])):
+        with pytest.raises(ConfigError, match="expected"):
+            fluid.save_inference_model(tmp_path, feeds, targets, MNIST())
     assert not list(tmp_path.iterdir())

@@ -145,13 +145,3 @@ def test_killed_member_ends_all(tmp_path, tiny, who):
         assert time.monotonic() < killed + 20, "an orphan is left"
         time.sleep(0.1)
     assert process.wait(20) != 0
-
-
-@served
-def test_train_ps_start_from_a_folder_without_files_fails(tmp_path, tiny):
-    process = start(tmp_path, 1, 1, "--data", tiny, "--start_from", tmp_path)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    # Server and trainer both find out; launch ends the slower one before it can say so.
-    logs = "".join(path.read_text() for path in (tmp_path / "log").glob("*log.0"))
-    assert "no servers' files there; expected the folder persistables/" in logs

@@ -11,7 +11,7 @@ from visualdl import LogReader
 
 from paddle_mnist import MNIST
 from paddle_mnist.interfaces import View
-from paddle_mnist.metrics.visualdl import ABOUT, VisualDLWriter
+from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.progress import TrainState
 from paddle_mnist.training.reporting import PAGES
 
@@ -39,9 +39,8 @@ def test_write_training_and_validation_share_a_chart(board):
     board.write(TrainState(epoch=1, step=20), {"valid/loss": 0.5, "valid/acc": 0.75})
     train = read(board)
     (file,) = (board.folder / "valid").glob("vdlrecords*")
-    valid = LogReader(file_path=str(file))
     assert set(train.get_tags()["scalar"]) == {"loss", "lr", "watch/fc/mean", "speed/ips"}
-    assert set(valid.get_tags()["scalar"]) == {"loss", "acc"}
+    assert set(LogReader(file_path=str(file)).get_tags()["scalar"]) == {"loss", "acc"}
     records = train.get_data("scalar", "loss")
     assert [record.id for record in records] == [10, 20]
     assert records[0].value == pytest.approx(0.0412)
@@ -70,30 +69,14 @@ def test_curves_hold_the_true_rates(board):
     reader = read(board)
     (roc,) = reader.get_data("roc_curve", "roc/class 3")
     (record,) = reader.get_data("pr_curve", "precision and recall/class 3")
-    curve, is_class = record.pr_curve, LABELS == 3
+    rates, curve, is_class = roc.roc_curve, record.pr_curve, LABELS == 3
     for at in (0, 5, 20):  # thresholds are 1/99 apart
         predicted = np.floor(PROBABILITIES[:, 3] * 99) >= at
-        assert roc.roc_curve.tpr[at] == pytest.approx(predicted[is_class].mean(), abs=1e-6)
-        assert roc.roc_curve.fpr[at] == pytest.approx(predicted[~is_class].mean(), abs=1e-6)
+        recall, others = predicted[is_class].mean(), predicted[~is_class].mean()
+        assert (rates.tpr[at], rates.fpr[at]) == pytest.approx((recall, others), abs=1e-6)
         assert curve.precision[at] == pytest.approx(is_class[predicted].mean(), abs=1e-6)
-        assert curve.recall[at] == pytest.approx(predicted[is_class].mean(), abs=1e-6)
-        assert curve.TP[at] + curve.FP[at] + curve.TN[at] + curve.FN[at] == 60
+        assert curve.recall[at] == pytest.approx(recall, abs=1e-6)
     assert (curve.recall[99], curve.precision[99]) == (0, 1)
-
-
-def test_text_of_several_lines_is_joined_by_marks(board):
-    """The page would show line breaks as spaces."""
-    board.text("configuration", "epochs: 3\naugment:\n- rotate=10\nseed: 1\n")
-    (record,) = read(board).get_data("text", "configuration")
-    assert record.text.encoded_text_string == "epochs: 3 · augment:\n- rotate=10 · seed: 1"
-
-
-def test_graph_of_a_net_names_its_page(board):
-    board.graph(MNIST, [None, 1, 28, 28])
-    (file,) = (board.folder / "graph").glob("vdlgraph*")
-    assert all(name in file.read_text() for name in ("conv1", "max_pool2", "fc"))
-    (record,) = read(board).get_data("text", ABOUT)
-    assert "Graphs > Dynamic" in record.text.encoded_text_string
 
 
 def test_pages_that_are_not_wanted_are_not_written(tmp_path):
@@ -104,10 +87,6 @@ def test_pages_that_are_not_wanted_are_not_written(tmp_path):
     board.graph(MNIST, [None, 1, 28, 28])
     assert set(read(board).get_tags()) == {"scalar", "meta_data"}
     assert [path.name for path in board.folder.iterdir()] == ["train"]
-    none = VisualDLWriter(tmp_path / "002", [])
-    none.write(STATE, VALUES)
-    none.close()
-    assert not (tmp_path / "002").exists()
 
 
 def test_after_step_writes_histograms_of_weights_and_gradients(board):
@@ -122,25 +101,27 @@ def test_after_step_writes_histograms_of_weights_and_gradients(board):
     assert [r.id for r in reader.get_data("histogram", "weights/fc.weight")] == [1, 100]
 
 
-def test_write_to_a_full_disk_raises_and_warns_once(tmp_path):
-    """VisualDL itself prints that, and goes on with a torn file. Files may grow to 2,000 bytes."""
-    program = f"""
-import logging, resource, sys
+FULL = """
+import logging, resource
 from pathlib import Path
 from paddle_mnist.errors import OutputError
-from paddle_mnist.progress import TrainState
-from paddle_mnist.training.reporting import PAGES
 from paddle_mnist.metrics.visualdl import VisualDLWriter
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+from paddle_mnist.progress import TrainState
+
 logging.basicConfig()
-board = VisualDLWriter(Path({str(tmp_path / "001")!r}), ["scalars"])
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+board = VisualDLWriter(Path("001"), ["scalars"])
 try:
     for step in range(500):
-        board.write(TrainState(position=1, step=step), {{"train/loss": 1.0}})
+        board.write(TrainState(position=1, step=step), {"train/loss": 1.0})
     board.close()
 except OutputError as error:
-    sys.exit(f"said: {{error}}")
+    print(error)
 """
-    done = forked.run([sys.executable, "-c", program])
-    assert "said: " in done.stderr and "can no longer write there (File too large)" in done.stderr
+
+
+def test_write_to_a_full_disk_raises_and_warns_once(tmp_path):
+    """VisualDL itself prints that, and goes on with a torn file."""
+    done = forked.run([sys.executable, "-c", FULL], cwd=tmp_path)
+    assert "can no longer write there (File too large)" in done.stdout
     assert done.stderr.count("VisualDL is off until the next start; training continues") == 1

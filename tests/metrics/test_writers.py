@@ -9,7 +9,6 @@ import sys
 import termios
 
 import forked
-import pytest
 from conftest import ROOT
 from log_lines import LINE
 
@@ -40,12 +39,8 @@ def test_log_writer_writes_the_documented_lines(lines):
         "batch_cost 0.0281s ips 2277 samples/s eta 00:00:59"
     )
     assert second == "epoch 2/5 step 1564/3910 valid loss 0.0500 acc 0.9871"
-
-
-def test_log_writer_of_unknown_length_leaves_out_the_end(lines):
-    LogWriter(5).write(IN_EPOCH, VALUES)
-    (line,) = lines()
-    assert "step 1800 lr" in line and "eta" not in line
+    LogWriter(5).write(IN_EPOCH, VALUES)  # of unknown length
+    assert "step 1800 lr" in lines()[2] and "eta" not in lines()[2]
 
 
 def test_jsonl_writer_writes_one_object_a_line_and_no_speeds(tmp_path):
@@ -64,52 +59,40 @@ def test_jsonl_writer_writes_one_object_a_line_and_no_speeds(tmp_path):
     writer.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "count", "left"),
-    [
-        (b'5\n{}\n[1]\n\xff\n{"step": "x"}\n{"step": 1, "tag": "t"}\n', 99, [1]),
-        (b'{"step": 1, "tag": "t"}\n{"step": 2, "tag": "t"}', 99, [1]),  # more was to come
-        (b'{"step": 5, "tag": "t"}\n{"step": 12, "tag": "t"}\n{"step": 3, "val', 99, [5, 12]),
-        (b'{"step": 5, "tag": "t"}\n{"step": 9, "tag": "t"}\n', 1, [5]),
-        (b'{"step": 5, "tag": "t"}\n', 0, []),
-    ],
-)
-def test_cut_jsonl_keeps_whole_lines_up_to_the_count(tmp_path, text, count, left):
+def test_cut_jsonl_keeps_whole_lines_up_to_the_count(tmp_path):
+    path, line = tmp_path / "metrics.jsonl", b'{"step": %d, "tag": "t"}\n'
+    for text, count, left in (
+        (b'5\n{}\n[1]\n\xff\n{"step": "x"}\n' + line % 1, 99, [1]),
+        (line % 1 + (line % 2).rstrip(), 99, [1]),  # more was to come
+        (line % 5 + line % 12 + b'{"step": 3, "val', 99, [5, 12]),
+        (line % 5 + line % 9, 1, [5]),
+        (line % 5, 0, []),
+    ):
+        path.write_bytes(text)
+        cut_jsonl(path, TrainState(step=9), count)
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == left
+
+
+# A line is due, and the evaluation is done.
+DUE = {"running_sums": RunningSums(32, 0.0, {"loss": [9.0, 32]}), "metrics": {"valid/loss": 1.0}}
+
+
+def test_cut_jsonl_drops_what_is_written_again(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(text)
-    cut_jsonl(path, TrainState(step=9), count)
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == left
-
-
-SUMS = RunningSums(samples=32, totals={"loss": [9.0, 32]})  # a line is due
-
-
-@pytest.mark.parametrize(
-    ("state", "count", "left"),
-    [
+    lines = [("train", 5), ("train", 8), ("valid", 8), ("train", 10)]
+    text = "".join(json.dumps({"step": n, "tag": f"{kind}/loss"}) + "\n" for kind, n in lines)
+    for state, count, left in (
         # lines as they come: at step 5 a train line was due; 8 ends the epoch
         (TrainState(step=5, position=5), 1, ["train 5"]),
-        (TrainState(step=6, position=6, running_sums=SUMS), 1, ["train 5"]),
         (TrainState(step=8, position=8), 2, ["train 5", "train 8"]),
         (TrainState(step=8, position=0, epoch=1), 3, ["train 5", "train 8", "valid 8"]),
         # stopped while they were written: resumed there, all of them are written again
-        (TrainState(step=8, position=8, running_sums=SUMS), 2, ["train 5"]),
-        (
-            TrainState(step=8, position=8, running_sums=SUMS, metrics={"valid/loss": 1.0}),
-            3,
-            ["train 5"],
-        ),
-    ],
-)
-def test_cut_jsonl_drops_what_is_written_again(tmp_path, state, count, left):
-    path = tmp_path / "metrics.jsonl"
-    lines = [("train", 5), ("train", 8), ("valid", 8), ("train", 10)]
-    path.write_text(
-        "".join(json.dumps({"step": n, "tag": f"{kind}/loss"}) + "\n" for kind, n in lines)
-    )
-    cut_jsonl(path, state, count)
-    records = map(json.loads, path.read_text().splitlines())
-    assert [f"{line['tag'][:5]} {line['step']}" for line in records] == left
+        (TrainState(step=8, position=8, **DUE), 3, ["train 5"]),
+    ):
+        path.write_text(text)
+        cut_jsonl(path, state, count)
+        records = map(json.loads, path.read_text().splitlines())
+        assert [f"{line['tag'][:5]} {line['step']}" for line in records] == left
 
 
 def test_train_on_a_terminal_shows_a_progress_bar_below_the_lines(tmp_path, tiny):

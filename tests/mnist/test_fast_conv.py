@@ -13,99 +13,45 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_mnist import MNIST, watch
-from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.options import NetOptions
+from paddle_mnist import MNIST, MnistDataset
 from paddle_mnist.nn.sparse_layout import VERSION
 
 QUIET = ["--figures", "false", "--visualdl", "false"]
 
 
-def net(threads: Union[str, int], weights=None) -> MNIST:
+def net(threads: Union[str, int]) -> MNIST:
     paddle.seed(3)
-    model = MNIST()
-    model.fast_conv = threads
-    if weights:
-        model.set_state_dict(weights)
-    return model
+    return MNIST(fast_conv=threads)
 
 
 @pytest.fixture(scope="module")
 def real_images() -> np.ndarray:
-    from paddle_mnist import MnistDataset
-
-    dataset = MnistDataset("train", "digits")
-    return np.stack([dataset[number][0] for number in range(128)])
+    return MnistDataset("train", "digits").batch(np.arange(20))[0]
 
 
-def test_watch_fast_net_sees_paddles_layers_and_keeps_the_bits(real_images):
-    images = paddle.to_tensor(real_images[:20])
-    unseen, own, fast = net(2)(images).numpy(), net(0), net(2)
-    with watch(own) as expected, watch(fast) as seen:
-        own(images)
-        assert np.array_equal(fast(images).numpy(), unseen)
-    tags = [tag for tag in expected.values if "/fc" not in tag]
-    assert len(tags) > 20
-    assert all(seen.values[tag] == expected.values[tag] for tag in tags)
-
-
-@pytest.fixture(scope="module")
-def weights_of(tmp_path_factory, tool_in, tiny):
-    """Return the weights that a training with given options ends with, and its folder."""
-    folder = tmp_path_factory.mktemp("fast_conv")
-
-    def train(name, *options):
-        # a batch that divides neither the images nor the threads
-        usual = ["--data", tiny, "--epochs", 2, "--batch_size", 37, *QUIET, "--output", name]
-        tool_in(folder)("train", *usual, *options)
-        return (folder / name / "mnist.pdparams").read_bytes(), folder / name
-
-    return train
-
-
-def test_train_watched_by_several_threads_keeps_the_bits(weights_of):
-    plain, run = weights_of("plain", "--watch", 0, "--threads", 1)
-    watched, _ = weights_of("watched", "--watch", 3, "--threads", 3)
-    assert plain == watched
-    manifest = json.loads((run / "checkpoints/mnist_epoch1.json").read_text())
+def test_train_watched_by_several_threads_keeps_the_bits(tool, tiny, tmp_path):
+    # a batch that divides neither the images nor the threads
+    usual = ["--data", tiny, "--epochs", 1, "--batch_size", 37, *QUIET, "--output"]
+    tool("train", *usual, "plain", "--watch", 0, "--threads", 1)
+    tool("train", *usual, "watched", "--watch", 3, "--threads", 3)
+    plain, watched = (tmp_path / run / "mnist.pdparams" for run in ("plain", "watched"))
+    assert plain.read_bytes() == watched.read_bytes()
+    manifest = json.loads((tmp_path / "plain/checkpoints/mnist_epoch0.json").read_text())
     assert manifest["computed_by"] == {"convolution": f"compiled loops, version {VERSION}"}
 
-
-def test_train_fast_conv_off_is_recorded_and_binds_the_run(weights_of, tool, tiny, tmp_path):
-    _, run = weights_of("off", "--fast_conv", "off", "--epochs", 1)
-    manifest = json.loads((run / "checkpoints/mnist_epoch0.json").read_text())
+    tool("train", *usual, "off", "--fast_conv", "off")
+    manifest = json.loads((tmp_path / "off/checkpoints/mnist_epoch0.json").read_text())
     assert manifest["computed_by"] == {"convolution": "Paddle"}
-    options = ["--data", tiny, "--epochs", 1, "--batch_size", 37, *QUIET, "--output", run]
-    assert "fast_conv: 'off' in the run, 'auto' now" in tool("train", *options, expect=2).stderr
-
-
-@pytest.mark.parametrize("value", ["of", -1, 1.5, None])
-def test_mnist_unknown_fast_conv_raises(value):
-    for make in (MNIST, NetOptions):
-        with pytest.raises(ConfigError, match="fast_conv"):
-            make(fast_conv=value)
-
-
-# ------------------------------------------------------------------ the default of a user's own net
-
-
-def is_fast(model: MNIST, images) -> bool:
-    """Return whether its outputs are the fast blocks' bits; Paddle's differ in rounding."""
-    outputs = {}
-    for switch in (model.fast_conv, "off", 1):
-        model.fast_conv, before = switch, model.fast_conv
-        outputs[switch] = model.features(images).numpy()
-        model.fast_conv = before
-    assert not np.array_equal(outputs["off"], outputs[1])
-    assert np.allclose(outputs["off"], outputs[1], atol=1e-5)
-    return np.array_equal(outputs[model.fast_conv], outputs[1])
+    error = tool("train", *usual, "off", expect=2).stderr
+    assert "fast_conv: 'off' in the run, 'auto' now" in error
 
 
 def test_mnist_new_net_is_fast_on_a_cpu_unless_switched_off(real_images):
-    images = paddle.to_tensor(real_images[:20])
-    assert is_fast(MNIST(), images) and is_fast(copy.deepcopy(MNIST()), images)
-    assert not is_fast(MNIST(fast_conv="off"), images)
-    assert not is_fast(MNIST(fast_conv=0), images)
+    """As the bits show: Paddle's differ in rounding."""
+    images = paddle.to_tensor(real_images)
+    outputs = [net(switch).features(images).numpy() for switch in ("auto", 1, "off")]
+    assert np.array_equal(outputs[0], outputs[1]) and not np.array_equal(outputs[1], outputs[2])
+    assert np.array_equal(copy.deepcopy(net("auto")).features(images).numpy(), outputs[1])
 
 
 def test_mnist_hook_or_forward_that_changes_outputs_is_used(real_images):
@@ -117,23 +63,17 @@ def test_mnist_hook_or_forward_that_changes_outputs_is_used(real_images):
     assert not replaced.features(images).numpy().any()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda model: setattr(model, "relu1", paddle.nn.Sigmoid()),
-        lambda model: setattr(model, "max_pool2", paddle.nn.AvgPool2D(2)),
-        lambda model: setattr(model, "conv1", paddle.nn.Conv2D(1, 20, 7, padding=3)),
-        lambda model: setattr(model, "conv2", paddle.nn.Conv2D(20, 20, 5, padding=2, groups=4)),
-        lambda model: setattr(model, "conv2", paddle.nn.Conv2D(20, 20, 5, padding=2)),
-    ],
-)
-def test_mnist_replaced_layer_is_used(real_images, change):
-    images, fast, own = paddle.to_tensor(real_images[:5]), net("auto"), net("off")
-    with paddle.utils.unique_name.guard():
-        change(fast)
-    for name in ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2"):
-        setattr(own, name, getattr(fast, name))
-    assert np.allclose(fast(images).numpy(), own(images).numpy(), atol=1e-5)
+def test_mnist_replaced_layer_is_used(real_images):
+    images = paddle.to_tensor(real_images[:5])
+    for name, layer in {
+        "relu1": paddle.nn.Sigmoid(),
+        "conv1": paddle.nn.Conv2D(1, 20, 7, padding=3),
+        "conv2": paddle.nn.Conv2D(20, 20, 5, padding=2, groups=4),
+    }.items():
+        fast, own = net("auto"), net("off")
+        for model in (fast, own):
+            setattr(model, name, layer)
+        assert np.allclose(fast(images).numpy(), own(images).numpy(), atol=1e-5), name
 
 
 PASSES = """

@@ -6,11 +6,7 @@ import paddle
 import pytest
 from paddle import nn
 
-from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.optim import (
-    build_optimizer,
-    build_schedule,
-)
+from paddle_mnist.mnist.optim import build_optimizer, build_schedule
 from paddle_mnist.mnist.options import OptimizerOptions
 
 RATE, END, STEPS = 0.01, 0.001, 41
@@ -44,14 +40,14 @@ def test_schedule_follows_its_formula(name):
         schedule.step()
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_schedule_of_very_few_steps_stays_within_the_rate(name):
-    for steps in (1, 2, 3):
-        options = OptimizerOptions(lr_schedule=name, learning_rate=RATE)
-        schedule = build_schedule(options, steps)
-        for _ in range(steps):
-            assert 0 <= schedule() <= RATE
-            schedule.step()
+def test_schedule_of_very_few_steps_stays_within_the_rate():
+    for name in SCHEDULES:
+        for steps in (1, 2, 3):
+            options = OptimizerOptions(lr_schedule=name, learning_rate=RATE)
+            schedule = build_schedule(options, steps)
+            for _ in range(steps):
+                assert 0 <= schedule() <= RATE, (name, steps)
+                schedule.step()
 
 
 # One parameter, three steps of the textbook's formula on given gradients.
@@ -107,18 +103,16 @@ class Two(nn.Layer):
             parameter.set_value(paddle.full(parameter.shape, 2.0))
 
 
-DECAYING = {
+DECAYING = {  # by weight_decay_layers: the parameters
     "": {"a.weight", "a.bias", "b.weight", "b.bias"},
     "b": {"b.weight", "b.bias"},
-    "b.weight": {"b.weight"},
     "a.bias,b": {"a.bias", "b.weight", "b.bias"},
-    "b,b.weight": {"b.weight", "b.bias"},
 }
 
 
 @pytest.mark.parametrize(
     ("name", "names"),
-    [*((name, "b") for name in FORMULAS), *(("momentum", names) for names in DECAYING)],
+    [*((name, "b") for name in FORMULAS), ("momentum", ""), ("momentum", "a.bias,b")],
 )
 def test_optimizer_follows_its_formula_and_decays_what_is_named(name, names):
     config = OptimizerOptions(optimizer=name, weight_decay=0.3, weight_decay_layers=names)
@@ -133,12 +127,3 @@ def test_optimizer_follows_its_formula_and_decays_what_is_named(name, names):
     for key, parameter in model.named_parameters():
         expected = FORMULAS[name](2.0, config if key in DECAYING[names] else plain)
         assert parameter.numpy().item() == pytest.approx(expected, rel=1e-5), key
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("conv1", "'conv1'; the net's layers are a, b"), ("b.wieght", "b.weight")]
-)
-def test_weight_decay_of_an_unknown_layer_raises(name, message):
-    config = OptimizerOptions(weight_decay_layers=["a", name])
-    with pytest.raises(ConfigError, match=message):
-        build_optimizer(config, dict(Two().named_parameters()), RATE)

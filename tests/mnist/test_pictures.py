@@ -2,8 +2,8 @@
 
 import io
 import json
+import operator
 import struct
-import warnings
 import zlib
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import open_picture, read_digit, read_digits
+from paddle_mnist.mnist.pictures import open_picture, read_digit
 from paddle_mnist.mnist.sheets import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
@@ -46,13 +46,6 @@ def seven(**options):
     return draw_digit(7, 5, size=(160, 200), noise=0, shade=0, **options)
 
 
-def transparent(ink):
-    mask = np.asarray(seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("L"))
-    image = Image.new("RGBA", (160, 200), (*ink, 0))
-    image.putalpha(Image.fromarray(255 - mask))
-    return as_bytes(image)
-
-
 def lying_on_its_side():
     """As a telephone writes it, with a note of how to turn it."""
     exif = Image.Exif()
@@ -60,7 +53,7 @@ def lying_on_its_side():
     return as_bytes(seven().rotate(90, expand=True), "JPEG", exif=exif)
 
 
-def deep(top, dtype, form):
+def grey_levels(top, dtype, form):
     grey = np.asarray(seven().convert("L"), np.float64) / 255
     return as_bytes(Image.fromarray((grey * top).astype(dtype)), form)
 
@@ -74,23 +67,13 @@ def sheet_on_nothing():
 
 
 KINDS = {
-    "two in one jpeg": lambda: as_bytes(
-        seven(), "MPO", save_all=True, append_images=[seven().resize((40, 50))]
-    ),
-    "12 of 16 bits": lambda: deep(4095, np.uint16, "PNG"),
-    "floats": lambda: deep(1, np.float32, "TIFF"),
+    "12 of 16 bits": lambda: grey_levels(4095, np.uint16, "PNG"),
+    "floats": lambda: grey_levels(1, np.float32, "TIFF"),
     "a sheet with a transparent margin": sheet_on_nothing,
-    "jpeg": lambda: as_bytes(seven(), "JPEG"),
     "webp": lambda: as_bytes(seven(), "WEBP"),
-    "one bit": lambda: as_bytes(seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("1")),
     "cmyk": lambda: as_bytes(seven().convert("CMYK"), "JPEG"),
-    "black on transparent": lambda: transparent((0, 0, 0)),
-    "white on transparent": lambda: transparent((255, 255, 255)),
-    "red on green of one brightness": lambda: as_bytes(
-        seven(ink=(230, 60, 40), paper=(40, 130, 40))
-    ),
+    "red on green": lambda: as_bytes(seven(ink=(230, 60, 40), paper=(40, 130, 40))),
     "turned by EXIF": lying_on_its_side,
-    "an edge of shadow": lambda: as_bytes(seven(paper=(220, 220, 220), ink=(40, 40, 60), blur=1)),
 }
 
 
@@ -104,32 +87,22 @@ def test_read_digit_every_kind_of_file_reads_a_seven(predictor):
 
 def huge_header():
     """A PNG that says it is 50,000 x 50,000."""
-
-    def chunk(kind, data):
-        checked = kind + data
-        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
-
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
-    data = zlib.compress(bytes(10_000))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data)
+    data = bytearray(as_bytes(Image.new("L", (9, 9))))
+    data[16:24] = struct.pack(">II", 50_000, 50_000)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    return bytes(data)
 
 
 BAD = {
     "heic": (lambda: b"\0\0\0\x18ftypheic" + bytes(99), "HEIC.* save it as JPEG"),
-    "text": (lambda: b"seven", "not a picture"),
-    "nothing": (lambda: b"", "0 bytes"),
+    "pickle": (lambda: b"\x80\x04cos\nsystem\n.", "not a picture"),
     "cut off": (lambda: as_bytes(seven(), "JPEG")[:900], "damaged or cut off"),
     "bomb": (huge_header, "50,000 x 50,000 pixels|more pixels than"),
     "blank": (lambda: as_bytes(Image.new("RGB", (90, 90), "white")), "blank"),
-    "not finite": (
-        lambda: as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF"),
-        "not finite",
-    ),
     "nothing opaque": (lambda: as_bytes(Image.new("RGBA", (50, 50))), "transparent"),
     "too many bytes": (lambda: bytes((64 << 20) + 1), "more than 67,108,864 bytes"),
     "tiny": (lambda: as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
     "svg": (lambda: b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
-    "pickle": (lambda: b"\x80\x04cos\nsystem\n.", "not a picture"),
 }
 
 
@@ -160,43 +133,11 @@ def test_read_digit_damaged_file_reads_or_raises_data_error(form, changes, kept)
         assert "\n" not in str(refused)
 
 
-SIDES = st.sampled_from([1, 2, 7, 8, 9, 12, 20, 28, 31])
-CORNERS = st.tuples(*[st.integers(0, 40)] * 2)  # reduced to those of the picture
-THIN = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 40), (40, 1), (2, 40), (40, 2), (40, 40)])
-GREYS = st.sampled_from([0, 1, 30, 128, 254, 255])
-
-
-@settings(max_examples=20, deadline=None)
-@given(SIDES, SIDES, GREYS, st.lists(st.tuples(CORNERS, THIN, GREYS), max_size=5))
-def test_read_digit_tiny_drawing_raises_no_other_error(height, width, paper, rectangles):
-    """Uniform pictures, single pixels, thin lines: division by an extent that may be zero."""
-    pixels = np.full((height, width), paper, np.uint8)
-    for (top, left), (rows, columns), grey in rectangles:
-        top, left = top % height, left % width
-        pixels[top : top + rows, left : left + columns] = grey
-    for function in (read_digit, read_digits):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # 0 / 0 of NumPy
-            try:
-                function(as_bytes(Image.fromarray(pixels)))
-            except DataError as refused:
-                assert "report this" not in str(refused), repr(refused.__cause__)
-
-
-def two_digits():
-    image = Image.new("RGB", (300, 200), "white")
-    for at, digit in enumerate((4, 2)):
-        drawn = draw_digit(digit, 3, size=(150, 200), ink=(0, 0, 0), paper=(255, 255, 255), shade=0)
-        image.paste(drawn, (150 * at, 0))
-    return image
-
-
 def test_infer_folder_with_bad_files_reads_the_others_and_exits_with_8(tool, tmp_path):
     (tmp_path / "in/below").mkdir(parents=True)
     (tmp_path / "in/.thumbnails").mkdir()
     for name in ("7.png", ".thumbnails/7.png"):
         seven().save(tmp_path / "in" / name)
-    two_digits().save(tmp_path / "in/42.png")
     (tmp_path / "in/._7.png").write_bytes(b"\0\5\x16\7 as macOS writes beside each file")
     (tmp_path / "in/IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
     (tmp_path / "in/empty.jpg").touch()
@@ -205,7 +146,6 @@ def test_infer_folder_with_bad_files_reads_the_others_and_exits_with_8(tool, tmp
     done = tool("infer", "in", "missing.png", "--json", "--show", "seen.png", expect=8)
     rows = {row["file"].removeprefix("in/"): row for row in json.loads(done.stdout)}
     expected = {
-        "42.png": (None, "2 shapes"),
         "7.png": (7, None),
         "IMG_1.HEIC": (None, "save it as JPEG"),
         "below/0.PNG": (0, None),
@@ -217,8 +157,7 @@ def test_infer_folder_with_bad_files_reads_the_others_and_exits_with_8(tool, tmp
         assert rows[name]["digit"] == digit, name
         assert rows[name]["error"] is None if error is None else error in rows[name]["error"]
     assert rows["7.png"]["probability"] > 0.5 and rows["7.png"]["score"] >= THRESHOLD
-    assert rows["42.png"]["score"] is None
-    assert "4 of 6 pictures" in done.stderr.splitlines()[-1]
+    assert "3 of 5 pictures" in done.stderr.splitlines()[-1]
     assert Image.open(tmp_path / "seen.png").size == (10 * 28 * 4, 28 * 4 + CAPTION)
 
 
@@ -234,53 +173,23 @@ def test_infer_patterns_prints_a_table_or_csv(tool, tmp_path):
     assert list(pictures_in(["nothing*.png"])) == ["nothing*.png"]
 
 
-def test_infer_example_reads_the_picture_of_the_package(tool):
+def test_infer_reads_its_example_and_stdin(tool, monkeypatch):
     (row,) = json.loads(tool("infer", "--example", "--json").stdout)
     assert row["digit"] == 7 and row["file"].endswith("example.jpg")
     assert "--example" in tool("infer", expect=2).stderr
-
-
-def test_infer_stdin_reads_a_picture(tool, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(as_bytes(seven()))))
     (row,) = json.loads(tool("infer", "-", "--json").stdout)
     assert row["digit"] == 7
 
 
-def test_infer_wrong_model_or_device_exits_with_its_code(tool):
-    tool("export_model", "--outputs", "logits", "--output", "out")
-    for options, code, message in (
-        (["--model", "out"], 2, "expected probabilities"),
-        (["--model", "nowhere"], 4, "an exported model"),
-        (["--device", "foo"], 5, "device is 'foo'"),
-    ):
-        assert message in tool("infer", DRAWN, *options, expect=code).stderr
-
-
 def test_read_pictures_many_files_takes_few_at_a_time_in_order(predictor, tmp_path):
     """However many threads read them, and however long each takes."""
-    paths = {name: str(tmp_path / f"{name}.png") for name in ("small", "large", "words")}
-    seven().save(paths["small"])
-    seven().resize((500, 500)).save(paths["large"])
-    Path(paths["words"]).write_text("no picture")
+    seven().save(tmp_path / "small.png")
+    seven().resize((500, 500)).save(tmp_path / "large.png")
+    (tmp_path / "words.png").write_text("no picture")
     kinds = ["large", "small", "small", "words", "small"] * 22
-    taken = []
-
-    def files():
-        for kind in kinds:
-            taken.append(kind)
-            yield paths[kind]
-
-    readings = read_pictures(predictor, files(), check=False)
-    first = next(iter(readings))
-    assert first.digit == 7 and len(taken) < len(kinds)
-    rest = [(reading.file, reading.digit) for reading in readings]
-    assert rest == [(paths[kind], None if kind == "words" else 7) for kind in kinds[1:]]
-
-
-@pytest.mark.parametrize(("columns", "text"), [([13], "1"), ([4, 10, 16, 22], "1111")])
-def test_infer_ruler_straight_bars_reads_ones(tool, tmp_path, columns, text):
-    pixels = np.full((28, 28), 255, np.uint8)
-    pixels[5:23, columns] = 0
-    Image.fromarray(pixels).save(tmp_path / "bars.png")
-    (row,) = json.loads(tool("infer", "--many", "bars.png", "--json").stdout)
-    assert row["text"] == text and row["error"] is None
+    files = iter([str(tmp_path / f"{kind}.png") for kind in kinds])
+    readings = read_pictures(predictor, files, check=False)
+    assert next(iter(readings)).digit == 7 and operator.length_hint(files) > 0
+    rest = [(Path(reading.file).stem, reading.digit) for reading in readings]
+    assert rest == [(kind, None if kind == "words" else 7) for kind in kinds[1:]]

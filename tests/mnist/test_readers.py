@@ -11,8 +11,6 @@ import zipfile
 import numpy as np
 import paddle  # noqa: F401, first: version 2.6.2 breaks Python's zlib, which no reader may use
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from synthetic_data import (
     KAGGLE,
     as_lists,
@@ -46,94 +44,57 @@ def idx(tmp_path_factory):
     return write_idx(tmp_path_factory.mktemp("idx"), SPLITS)
 
 
-@pytest.fixture(scope="module")
-def expected(idx):
-    """The splits that every form of the same images gives."""
-    return read(idx)
-
-
 # ------------------------------------------------------------------ what is right is read right
 
 
-def test_idx_gives_the_numbers_of_the_file(expected):
+def test_idx_gives_the_numbers_of_the_file(idx):
     """Of less than 60,000 images every sixth of each class is in the valid split."""
     images, labels = TRAIN
     by_class = [number for digit in range(10) for number in np.flatnonzero(labels == digit)]
     valid = sorted(by_class[5::6])
-    indices = {"train": np.setdiff1d(np.arange(36), valid), "valid": valid}
-    rows = {mode: (images[index], labels[index]) for mode, index in indices.items()}
-    for mode, (images_of_mode, labels_of_mode) in {**rows, "eval": TEST}.items():
-        pixels = images_of_mode / np.float32(256)
-        assert np.array_equal(expected[mode].pixels(slice(None)), pixels)
-        assert np.array_equal(expected[mode].labels, labels_of_mode)
+    train = np.setdiff1d(np.arange(36), valid)
+    rows = {"train": (images[train], labels[train]), "valid": (images[valid], labels[valid])}
+    for mode, (expected_images, expected_labels) in {**rows, "eval": TEST}.items():
+        split = read(idx)[mode]
+        assert np.array_equal(split.pixels(slice(None)), expected_images / np.float32(256))
+        assert np.array_equal(split.labels, expected_labels)
 
 
-def idx_named(change):
-    def write(folder):
-        packed = write_idx(folder / "packed", SPLITS)
-        for name in IDX_FILES:
-            path = folder / change(name)
-            path.parent.mkdir(exist_ok=True)
-            data = (packed / f"{name}.gz").read_bytes()
-            path.write_bytes(data if path.suffix == ".gz" else gzip.decompress(data))
-        return folder
-
-    return write
-
-
-def npz(save=np.savez, **changes):
-    def write(folder):
-        save(folder / "mnist.npz", **{**ARRAYS, **changes})
-        return folder / "mnist.npz"
-
-    return write
-
-
-def csv(name, train, test):
-    def write(folder):
-        for path, data in ((folder / name, train), (folder / name.replace("train", "test"), test)):
-            path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-        return folder
-
-    return write
-
-
-def json_text(**options):
-    def write(folder):
-        splits = read(write_idx(folder / "idx", SPLITS))
-        pairs = {mode: (split.images, split.labels) for mode, split in splits.items()}
-        (folder / "mnist.json").write_text(json.dumps(as_lists(pairs), **options))
-        return folder / "mnist.json"
-
-    return write
-
-
-FORMS = {
-    "IDX, not packed": idx_named(lambda name: name),
-    "IDX with a dot, packed": idx_named(lambda name: f"{name.replace('-idx', '.idx')}.gz"),
-    "IDX in capital letters": idx_named(str.upper),
-    "IDX in folders of Kaggle": idx_named(lambda name: f"{name}/{name}"),
-    "npz with other types and orders": npz(
-        x_test=np.asfortranarray(TEST[0]), y_train=TRAIN[1].astype(np.int64), more=np.zeros(3)
-    ),
-    "npz, compressed": npz(np.savez_compressed),
-    "CSV of Kaggle": csv("train.csv", csv_bytes(*TRAIN, KAGGLE), csv_bytes(*TEST, KAGGLE)),
-    "CSV, packed, without a header": csv(
-        "mnist_train.csv.gz", csv_bytes(*TRAIN), csv_bytes(*TEST, '\ufeff"label"' + KAGGLE[5:])
-    ),
-    "CSV of Windows, without an end": csv(
-        "train.csv",
-        csv_bytes(*TRAIN, KAGGLE, "\r\n").rstrip(),
-        b"\xef\xbb\xbf" + csv_bytes(*TEST, end="\r\n") + b"\r\n \n",
-    ),
-    "JSON": json_text(),
-    "JSON with other white space": json_text(indent=1),
+TRAIN_CSV, TEST_CSV = csv_bytes(*TRAIN, KAGGLE), csv_bytes(*TEST, KAGGLE)
+BOM = b"\xef\xbb\xbf"
+FILES = {
+    "CSV of Kaggle": {"train.csv": TRAIN_CSV, "test.csv": TEST_CSV},
+    "CSV, packed, without a header": {
+        "mnist_train.csv.gz": gzip.compress(csv_bytes(*TRAIN)),
+        "mnist_test.csv.gz": gzip.compress(csv_bytes(*TEST, '"label"' + KAGGLE[5:])),
+    },
+    "CSV of Windows, without an end": {
+        "train.csv": csv_bytes(*TRAIN, KAGGLE, "\r\n").rstrip(),
+        "test.csv": BOM + csv_bytes(*TEST, end="\r\n") + b"\r\n \n",
+    },
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_data(tmp_path, expected, form):
-    assert data_hash(read(FORMS[form](tmp_path))) == data_hash(expected)
+def test_readers_of_every_form_give_the_same_data(tmp_path, idx):
+    for form, files in FILES.items():
+        (tmp_path / form).mkdir()
+        for name, data in files.items():
+            (tmp_path / form / name).write_bytes(data)
+    for name in IDX_FILES:  # in folders of Kaggle, not packed
+        (tmp_path / "idx" / name).mkdir(parents=True)
+        path = tmp_path / "idx" / name / name.upper()
+        path.write_bytes(gzip.decompress((idx / f"{name}.gz").read_bytes()))
+    for form in ("npz", "npz, compressed"):
+        (tmp_path / form).mkdir()
+    others = {"x_test": np.asfortranarray(TEST[0]), "y_train": TRAIN[1].astype(np.int64)}
+    np.savez(tmp_path / "npz/mnist.npz", **{**ARRAYS, **others, "more": np.zeros(3)})
+    np.savez_compressed(tmp_path / "npz, compressed/mnist.npz", **ARRAYS)
+    splits = {mode: (split.images, split.labels) for mode, split in read(idx).items()}
+    (tmp_path / "mnist.json").write_text(json.dumps(as_lists(splits), indent=1))
+    expected = data_hash(read(idx))
+    places = sorted(tmp_path.iterdir())
+    assert len(places) == 7
+    assert [place.name for place in places if data_hash(read(place)) != expected] == []
 
 
 def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
@@ -147,17 +108,15 @@ def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
     loaded = read(write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode()))["train"]
     assert (loaded.images.dtype, loaded.divisor) == (np.float32, None)
     assert np.array_equal(loaded.images.reshape(-1, 784), np.float32(lists[0][0]))
-    lists[0][0][1000][5] = 255
-    write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode())
-    assert "train images, row 1000" in refusal(tmp_path / "a.json.gz")
 
 
 def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     """As Kaggle's: its test.csv has no labels."""
     images = tiny_splits({"train": 140})["train"][0]
     labels = np.repeat(np.arange(10, dtype=np.uint8), 14)
-    unlabelled = KAGGLE.removeprefix("label,").encode() + b"\n" + b"0," * 783 + b"0\n"
-    data = open_data(str(csv("train.csv", csv_bytes(images, labels), unlabelled)(tmp_path)))
+    (tmp_path / "train.csv").write_bytes(csv_bytes(images, labels))
+    (tmp_path / "test.csv").write_bytes(b"0," * 783 + b"0\n")
+    data = open_data(str(tmp_path))
     for mode, count in {"train": 10, "valid": 2, "eval": 2}.items():
         assert np.bincount(data[mode].labels).tolist() == [count] * 10
     all_images = np.concatenate([data[mode].images for mode in SPLIT_NAMES])
@@ -165,30 +124,17 @@ def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     assert "eval split is part of it" in data.source
 
 
-def test_embedded_digits_are_fixed_and_begin_with_all_classes():
+def test_embedded_digits_are_fixed():
     splits = read("digits")
     assert data_hash(splits).startswith("283ed073dc97de56")  # stored results rest on it
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [1197, 300, 300]
-    for mode in SPLIT_NAMES:
-        assert np.bincount(splits[mode].labels[:100], minlength=10).min() >= 3
-        share = np.bincount(splits[mode].labels) / len(splits[mode])
-        assert 0.09 < share.min() <= share.max() < 0.11
 
 
-@pytest.mark.slow
-def test_real_mnist_is_the_same_from_every_form(tmp_path, real_data):
-    """Also that the valid split of 60,000 images is the last 10,000."""
+def test_real_mnist_is_divided_as_the_tutorial_does(real_data):
+    """The valid split of 60,000 images is the last 10,000."""
     splits = read(real_data)
     assert data_hash(splits) == MNIST_HASH
     assert [len(splits[mode]) for mode in SPLIT_NAMES] == [50_000, 10_000, 10_000]
-    pairs = {mode: (splits[mode].images, splits[mode].labels) for mode in SPLIT_NAMES}
-    npz_file = tmp_path / "mnist.npz"
-    np.savez_compressed(npz_file, **npz_arrays(pairs))
-    files = [write_idx(tmp_path / "idx", pairs), npz_file]
-    (tmp_path / "train.csv").write_bytes(csv_bytes(*training_files(pairs), KAGGLE))
-    (tmp_path / "test.csv").write_bytes(csv_bytes(*pairs["eval"], KAGGLE))
-    for path in [*files, tmp_path / "train.csv"]:
-        assert data_hash(read(path)) == MNIST_HASH, path
 
 
 # ------------------------------------------------------------------ faults
@@ -228,51 +174,29 @@ FIVE = idx_bytes(TEST[0][:5])
 FAULTS = {  # by file: the fault, the bytes, and what the message says
     "mnist.json": [
         ("a mapping", b'{"train": []}', "begins with"),
-        ("no labels", with_json(0, to=[[[0.5] * 784]]), "train, after the images"),
         ("no images", with_json(0, to=[[], []]), "train images"),
         ("783 values", with_json(0, 0, 1, to=[0.0] * 783), "train images, row 1", "783 values"),
-        ("a row in a row", with_json(1, 0, 1, 5, to=[0.5]), "valid"),
         ("a pixel NaN", with_json(0, 0, 2, 700, to=float("nan")), "row 2", "NaN"),
         ("a pixel of 255", with_json(0, 0, 0, 3, to=255), "row 0", "[3]", "255"),
-        ("a pixel null", with_json(0, 0, 0, 3, to=None), "row 0", "[3]", "null"),
         ("label 10", with_json(0, 1, 1, to=10), "train labels", "[1]", "10"),
-        ("label 7.0", with_json(2, 1, 0, to=7.0), "eval labels", "[0]", "7.0"),
         ("a label short", with_json(0, 1, to=[1, 2]), "train", "3 images", "2 labels"),
         ("cut in the labels", GOOD_JSON[: GOOD_JSON.index(b"]]") + 8], "train", "end of the file"),
-        ("more after the end", GOOD_JSON + b" []", "at the end"),
         ("a list without end", b"[[[[" + b"0.0, " * 2_000_000, "8000000 bytes"),
-        ("brackets without end", b"[[[[0]" + b"]" * 1_000_000, "8000000 bytes"),
     ],
     "mnist.json.gz": [
-        ("not packed", GOOD_JSON, "not a gzip file"),
         ("half a gzip file", gzip.compress(GOOD_JSON)[:-500], "damaged"),
     ],
     IMAGES: [
-        ("wrong magic", idx_bytes(TEST[1]) + bytes(99), "2049", "2051"),
         ("truncated", FIVE[:-1], "3919", "3920"),
-        ("more than announced", FIVE + b"1", "the 5 items"),
-        ("counts differ", FIVE, "5 images and 20 labels"),
         ("announces 2**32", FIVE[:4] + b"\xff" * 4 + FIVE[8:], "announces 4294967295"),
     ],
     LABELS: [("label 10", idx_bytes(TEST[1] + 10), "label 0 is")],
     "mnist.npz": [
-        ("no labels", with_arrays(y_test=None), "x_train, y_train, x_test;"),
         ("floats", with_arrays(x_train=TRAIN[0] / 255), "x_train is float64 [36, 28, 28]"),
-        ("one-hot", with_arrays(y_train=np.eye(10)[TRAIN[1]]), "y_train is float64 [36, 10]"),
-        ("counts differ", with_arrays(y_train=TRAIN[1][:9]), "36 images and 9 labels"),
-        ("few", with_arrays(x_train=TRAIN[0][:5], y_train=TRAIN[1][:5]), "5 images", "at least 6"),
-        ("an empty archive", b"PK\x05\x06" + bytes(18), "no arrays", "x_train"),
     ],
     "train.csv": [
         ("783 pixels", with_line(ROW[:-2]), "line 3", "785 to 784"),
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
-        ("a pixel of 0.5", with_line(ROW[:-1] + b"0.5"), "line 3", "column 785", "'0.5'"),
-        ("no pixel", with_line(ROW[:-1]), "line 3", "column 785", "''"),
-        ("label 10", with_line(b"10" + ROW[1:]), "label 1 is 10"),
-        ("a name", with_line(b"\xe4\xb8\x83" + ROW[1:]), "line 3", "column 1;"),
-        ("empty", b"", "0 columns"),
-        ("another table", b"PassengerId,Survived\n1,0\n", "line 1", "PassengerId"),
-        ("no labels", LINES[1].partition(b",")[2], "784 columns"),
         ("a line without end", b"0," * (1 << 16), "line 1", "65536 bytes"),
     ],
     "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "begins with", "mnist.npz")],
@@ -296,7 +220,7 @@ def refusal(path):
         for fault, data, *parts in faults
     ],
 )
-def test_fault_raises_with_its_place(tmp_path, idx, name, data, parts):
+def test_reader_of_a_faulty_file_raises_with_the_place(tmp_path, idx, name, data, parts):
     path = tmp_path / name
     if name in IDX_FILES:
         path = shutil.copytree(idx, tmp_path / "idx")
@@ -312,22 +236,18 @@ class Malicious:
         return (open, ("PWNED", "w"))
 
 
-def npy(descr="'|u1'", shape="(36, 28, 28)", body=b"", version=b"\x01\x00"):
+def npy(descr="'|u1'", shape="(36, 28, 28)", body=b""):
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    size = struct.pack("<H" if version[0] == 1 else "<I", len(header))
-    return b"\x93NUMPY" + version + size + header + body
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body
 
 
 HOSTILE = {
     "a pickle": pickle.dumps(Malicious()),
     "pickled objects": npy("'|O'", "(1,)", pickle.dumps([Malicious()])),
     "a call in the header": npy(shape="(open('PWNED', 'w'),)"),
-    "a header without end": npy(version=b"\x02\x00")[:8] + b"\xff" * 9999,
-    "brackets without end": npy(shape="(" * 900),
-    "signs without end": npy(shape="-" * 9000),
     "announces 2**62 images": npy(shape="(4611686018427387904, 28, 28)"),
     "less than announced": npy(body=bytes(9999)),
-    "more than announced": npy(body=bytes(28225)),
+    "16 MiB, announced as less": npy(body=bytes(16 << 20)),
 }
 
 
@@ -337,58 +257,7 @@ def test_hostile_array_is_refused_and_never_executed(tmp_path, monkeypatch, name
     (tmp_path / "mnist.npz").write_bytes(with_arrays(x_train=None))
     with zipfile.ZipFile(tmp_path / "mnist.npz", "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x_train.npy", HOSTILE[name])
+        if "announced as less" in name:
+            archive.filelist[-1].file_size = 28_352  # in the directory, written at the end
     assert "x_train" in refusal(tmp_path / "mnist.npz")
     assert not (tmp_path / "PWNED").exists()
-
-
-@pytest.mark.parametrize("announced", [28_352, 1 << 31])
-def test_zip_bomb_is_refused(tmp_path, announced):
-    """16 MiB, of which the archive says that they are less, or more."""
-    with zipfile.ZipFile(tmp_path / "mnist.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        for key in ("y_train", "x_test", "y_test"):
-            archive.writestr(f"{key}.npy", b"")
-        archive.writestr("x_train.npy", npy(body=bytes(16 << 20)))
-        archive.filelist[-1].file_size = announced  # in the directory, which is written at the end
-    assert "x_train" in refusal(tmp_path / "mnist.npz")
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("name", ["mnist.json.gz", "train.csv.gz"])
-def test_rows_without_end_are_refused(tmp_path, name):
-    """1.1 GB of text in a file of a few MB."""
-    start, row = (b"[[[", b"[0" + b",0" * 783 + b"],") if "json" in name else (b"", ROW + b"\n")
-    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
-        file.write(start)
-        for _ in range(700):
-            file.write(row * 1000)
-    assert f"{1 << 30} bytes" in refusal(tmp_path / name)
-
-
-@pytest.fixture(scope="module")
-def whole_files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    np.savez_compressed(folder / "mnist.npz", **ARRAYS)
-    write_json(folder / "mnist.json.gz", SPLITS)
-    (folder / "train.csv").write_bytes(csv_bytes(*TRAIN, KAGGLE))
-    return {path.name: (path.read_bytes(), data_hash(read(path))) for path in folder.iterdir()}
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.data())
-def test_damaged_file_is_refused_or_unharmed(tmp_path, whole_files, data):
-    """A CSV file has no checksum: what is changed there may be other images."""
-    name = data.draw(st.sampled_from(sorted(whole_files)))
-    content, whole_hash = bytearray(whole_files[name][0]), whole_files[name][1]
-    if data.draw(st.booleans()):
-        content = content[: data.draw(st.integers(1, len(content) - 1))]
-    for _ in range(data.draw(st.integers(0, 3))):
-        place = data.draw(st.integers(-700, len(content) - 1))  # a zip's directory is at the end
-        content[max(place, -len(content))] = data.draw(st.integers(0, 255))
-    path = tmp_path / name
-    path.write_bytes(content)
-    try:
-        assert data_hash(read(path)) == whole_hash or name == "train.csv"
-    except DataError as error:
-        assert str(path) in str(error) and "\n" not in str(error)

@@ -1,17 +1,10 @@
 """Figures of any training."""
 
 import numpy as np
-import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from paddle_mnist.plots.classes import confusion, per_class
-from paddle_mnist.plots.curves import (
-    compare,
-    curves,
-    health,
-    learning_rate,
-)
+from paddle_mnist.plots.curves import compare, curves, health, learning_rate
 from paddle_mnist.plots.figure import SAVED_DPI, WIDTH, save_figures
 from paddle_mnist.plots.history import curve, evaluated_tag, metric_tags, read_history, series
 
@@ -20,10 +13,6 @@ HISTORY = [
     for step in (10, 20)
     for tag in ("train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc")
 ]
-
-
-def axis_labels(figure: Figure) -> list[str]:
-    return [f"{a.get_xlabel()} {a.get_ylabel()}" for a in figure.axes if a.axison]
 
 
 def test_read_history_torn_last_line_is_left_out(tmp_path):
@@ -45,34 +34,20 @@ def test_series_is_in_the_order_of_steps_without_values_that_are_not_finite():
     assert series(lines_of(a=[1, None, 3]), "a") == ([0, 2], [1, 3])
 
 
-def logged(epochs, steps_per_epoch, log_every):
-    """Return the steps of a training's lines: every so many, and the end of every epoch."""
-    last = epochs * steps_per_epoch
-    return sorted({*range(log_every, last, log_every), *range(0, last + 1, steps_per_epoch)} - {0})
-
-
-SHORT_LINES = {
-    "a short run": (logged(4, 94, 100), [94, 188, 282, 376]),
-    "MNIST": (logged(2, 782, 100)[:10], [100, 200, 300, 400, 500, 600, 700, 782, 900]),
-    "an end of few steps": ([100, 200, 206], [100, 200]),
-    "resumed with more lines": ([100, 200, 210, 220, 230], [100, 200, 220, 230]),
-}
-
-
-@pytest.mark.parametrize("name", SHORT_LINES)
-def test_curve_average_over_few_steps_is_not_drawn(name):
-    steps, drawn = SHORT_LINES[name]
-    history = [
-        {"step": step, "tag": tag, "value": 1 / step}
-        for step in steps
-        for tag in ("train/loss", "train/lr", "valid/loss")
-    ]
-    assert curve(history, "train/loss")[0] == drawn
-    assert curve(history, "valid/loss")[0] == series(history, "train/loss")[0] == steps
-    train, valid = curves(history).axes[0].lines
-    assert list(train.get_xdata()) == drawn and list(valid.get_xdata()) == steps
-    assert list(compare({"a": history, "b": history}).axes[0].lines[1].get_xdata()) == drawn
-    assert list(learning_rate(history).axes[0].lines[0].get_xdata()) == steps
+def test_curve_average_over_few_steps_is_not_drawn():
+    for steps, left_out in (
+        ([100, 200, 300, 400, 500, 600, 700, 782, 900], None),
+        ([100, 200, 206], 206),
+        ([100, 200, 210, 220, 230], 210),  # resumed with more lines
+    ):
+        tags = ("train/loss", "train/lr", "valid/loss")
+        history = [{"step": n, "tag": tag, "value": 1 / n} for n in steps for tag in tags]
+        drawn = [step for step in steps if step != left_out]
+        assert curve(history, "train/loss")[0] == drawn
+        train, valid = curves(history).axes[0].lines
+        assert list(train.get_xdata()) == drawn and list(valid.get_xdata()) == steps
+        assert list(compare({"a": history, "b": history}).axes[0].lines[1].get_xdata()) == drawn
+        assert list(learning_rate(history).axes[0].lines[0].get_xdata()) == steps
 
 
 def test_curves_draws_a_panel_a_metric_and_a_line_a_split():
@@ -97,27 +72,13 @@ def test_curves_draws_a_panel_a_metric_and_a_line_a_split():
     assert [line.get_label() for line in mse.lines] == ["train", "valid", "far"]
     assert mse.get_title(loc="left") == "mse at the end: valid 1, far 8"
     assert list(mse.lines[2].get_ydata()) == [9, 8] and not empty.axison
-    assert [line.get_marker() for line in mse.lines] == ["", "o", "o"]
-    assert len({line.get_color() for line in mse.lines}) == 3
 
 
-def test_curves_loss_is_logarithmic_if_it_is_positive():
+def test_curves_loss_is_logarithmic_if_it_is_positive_and_nothing_without_one():
     for low, scale in ((0.1, "log"), (0, "linear")):
         loss, acc = curves(lines_of(train__loss=[1, 2], valid__loss=[1, low], v__acc=[1, 1])).axes
         assert loss.get_yscale() == scale and acc.get_yscale() == "linear"
-
-
-def test_curves_and_health_of_a_run_without_them_draw_nothing():
-    assert curves(lines_of(train__lr=[1])) is None
-    assert health(HISTORY, ()) is None
-
-
-def test_curves_labels_axes_with_units():
-    labels = {"loss": "loss (nats)", "acc": "accuracy (share)"}
-    assert axis_labels(curves(HISTORY, labels)) == [f"step {label}" for label in labels.values()]
-    assert axis_labels(curves(HISTORY)) == ["step loss", "step acc"]
-    assert axis_labels(learning_rate(HISTORY)) == ["step learning rate"]
-    assert axis_labels(per_class(np.eye(3, dtype=int), "kind")) == ["kind accuracy (share)"]
+    assert curves(lines_of(train__lr=[1])) is None and health(HISTORY, ()) is None
 
 
 def test_confusion_shows_every_count():
@@ -130,11 +91,9 @@ def test_confusion_shows_every_count():
 
 
 def test_per_class_draws_no_bar_without_samples():
-    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 1, 1]])
-    (axes,) = per_class(counts).axes
+    (axes,) = per_class(np.array([[3, 1, 0], [0, 0, 0], [0, 1, 1]])).axes
     assert [bar.get_height() for bar in axes.patches] == [0.75, 0.5]
     assert axes.get_title(loc="left") == "lowest accuracy: 2, 50.0%"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2"]
 
 
 def test_compare_draws_what_the_runs_have_in_common():
@@ -144,24 +103,9 @@ def test_compare_draws_what_the_runs_have_in_common():
     assert evaluated_tag([first, second], "far/mse") == "far/mse"
     assert evaluated_tag([first, second], "valid/loss") == "valid/acc"
     figure = compare({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
-    assert axis_labels(figure) == ["step nats", "step far/mse"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["nats", "far/mse"]
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["largest difference: 1", "largest difference: 3"]
-    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
-
-
-def test_curves_long_names_fit_into_the_legend():
-    """It lies between the title and the axes, in as many rows as its names need."""
-    for names in (["a", "b"], ["a layer of a long name", "another one of a long name", "c"]):
-        history = lines_of(**{f"{name}__loss": [1, 2] for name in names}, x__other=[1])
-        figure = curves(history)
-        axes, *_ = figure.axes
-        figure.draw_without_rendering()
-        legend, inside = axes.get_legend().get_window_extent(), axes.get_window_extent()
-        title = axes._left_title.get_window_extent()
-        assert inside.y1 <= legend.y0 + 1 and legend.y1 <= title.y0 + 1
-        assert legend.x1 <= figure.axes[1].get_window_extent().x0
-        assert inside.width > figure.bbox.width / 3  # which a long row of names would squeeze
 
 
 def test_save_figures_keeps_the_figure_and_returns_its_pixels(tmp_path):

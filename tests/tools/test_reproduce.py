@@ -2,25 +2,17 @@
 
 import json
 import re
-import shlex
 import shutil
 
 import pytest
 import reproduce
 from conftest import ROOT
-from PIL import Image
-from reproduction import ladder
 from reproduction.claims import Experiment
 from reproduction.into_docs import INTO_DOCS
-from reproduction.mistakes import mistakes
 from reproduction.page import PAGES, all_figures, problems, stored_page, write_pages
-from reproduction.significance import holm
-from reproduction.trainings import Training
-from reproduction.workspace import Results, Workspace
+from reproduction.workspace import Workspace
 from synthetic_data import tiny_splits, write_idx
 
-from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.cache import open_data
 
 
@@ -58,15 +50,9 @@ def pages(tmp_path):
         ("docs/zh/reproduction.md", "| 99.451% |", "| 99.452% |", r"zh/\S+:\d+: reproduce table"),
         ("REPRODUCTION.md", ".both.high < 0.986", ".both.high < 0.98", "0.98 .* does not hold"),
         ("REPRODUCTION.md", "<!-- holds l2.change", "<!-- holds l2.chance", "has no figures"),
-        (
-            "README.md",
-            "<!-- reproduce best.count -->10<!-- end -->",
-            "10",
-            "README.md has .* 0 times, README.zh-CN.md 1",
-        ),
-        ("docs/zh/reproduction.md", "**否。** 采用 U(-1, 1) 时，", "", "begins with a c"),
+        ("README.md", "<!-- reproduce best.count -->", "", r"README.md has .*, README.zh-CN.md 1"),
     ],
-    ids=["number", "cell", "predicate", "unknown figure", "one language", "hidden line"],
+    ids=["number", "cell", "predicate", "unknown figure", "one language"],
 )
 def test_page_that_differs_from_the_results_is_reported(pages, page, name, old, new, problem):
     text = (pages / name).read_text()
@@ -83,130 +69,23 @@ def test_pages_are_filled_from_the_stored_results(pages, page):
         (pages / name).write_text(re.sub(filled, r"\1\2", text, flags=re.DOTALL))
     write_pages(page, pages)
     assert before == {name: (pages / name).read_text() for name in before}
-    for mark, found in (("new.mean:.2%", "not measured"), ("best.count", "10")):
-        (pages / "README.md").write_text(f"<!-- reproduce {mark} -->old<!-- end -->\n")
-        write_pages(page, pages)
-        assert f"-->{found}<!--" in (pages / "README.md").read_text()
-    with pytest.raises(PaddleMnistError, match=r"best.mean:.2x%.* expected an expression"):
-        page.text("reproduce best.mean:.2x%", ROOT / "README.md")
+    (pages / "README.md").write_text("<!-- reproduce new.mean:.2% -->old<!-- end -->\n")
+    write_pages(page, pages)
+    assert "-->not measured<!--" in (pages / "README.md").read_text()
 
 
-def test_lines_that_made_a_table_are_commands_of_the_tools(tool):
-    pages = {page: page.read_text() for page in (ROOT / "README.md", *ROOT.glob("docs/en/*.md"))}
-    command = r"`python (tools/(?:benchmark|reproduce)\.py [^`]+)`"
-    lines = {line for text in pages.values() for line in re.findall(command, text)}
-    helps = {name: tool(name, "--help").stdout for name in ("benchmark", "reproduce")}
-    assert len(lines) >= 5
-    for line in lines:
-        script, *arguments = shlex.split(line)
-        name = script.removeprefix("tools/").removesuffix(".py")
-        made = arguments[arguments.index("--only") + 1] if name == "reproduce" else arguments[0]
-        options = [word for word in arguments if word.startswith("--")]
-        assert all(word in helps[name] for word in (f"{made}  ", *options)), line
-        assert any(f"<!-- {name} {made} -->" in text for text in pages.values()), line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--only", "l2,calibrations"], 2, "'calibrations'; did you mean 'calibration'?"),
-        (["--data", "digits"], 3, "expected MNIST"),
-        (["--only", "pretrained", "--data", "digits", "--quick"], 3, "weights are of all of MNIST"),
-    ],
-)
-def test_reproduce_refuses_what_it_cannot_measure(tool, arguments, code, message):
-    weights = pretrained.WEIGHTS.read_bytes()
-    assert message in tool("reproduce", *arguments, expect=code).stderr
-    assert pretrained.WEIGHTS.read_bytes() == weights
-
-
-def test_stored_figures_are_not_replaced_by_fewer(tmp_path):
-    path = tmp_path / "page.json"
-    more = {"a": {"x": {"seeds": [1, 2]}}, "b": {"y": 1}}
-    reproduce.replace(path, json.dumps(more))
-    for fewer, lost in (
-        ({**more, "b": {}}, "no result of b;"),
-        ({**more, "a": {"x": {"seeds": [2]}}}, "no result of a x seed 1;"),
+def test_reproduce_refuses_what_it_cannot_measure(tool):
+    for arguments, code, message in (
+        ("--only l2,calibrations", 2, "'calibrations'; did you mean 'calibration'?"),
+        ("--data digits", 3, "expected MNIST"),
     ):
-        with pytest.raises(PaddleMnistError, match=lost):
-            reproduce.replace(path, json.dumps(fewer))
-        assert json.loads(path.read_text()) == more
-    more["a"]["x"]["seeds"].append(3)
-    reproduce.replace(path, json.dumps(more))
-    assert json.loads(path.read_text()) == more
-
-
-def test_results_of_several_processes_are_kept_by_settings_and_images(tmp_path, tiny):
-    digits = open_data("digits")
-    one, other = (Results(tmp_path / "r.json") for _ in range(2))
-    trainings = [Training("digits", seed) for seed in (1, 2)]
-    for results, training in zip((one, other), trainings):
-        results.put(training, digits, {"eval_acc": 0.5})
-    stored = Results(tmp_path / "r.json")
-    assert all(stored.get(training, digits) for training in trainings)
-    assert not stored.get(trainings[0], open_data(str(tiny)))
-    assert not stored.get(Training("digits", 1, (("ema", 0.9),)), digits)
+        assert message in tool("reproduce", *arguments.split(), expect=code).stderr
 
 
 def test_stored_results_are_of_the_options_that_are_there(real_data, tmp_path):
     workspace = Workspace(open_data(str(real_data)), reproduce.RESULTS, tmp_path)
     figures = (reproduce.RESULTS / "page.json").read_text()
     assert figures == all_figures(reproduce.CLAIMS, reproduce.all_reports(workspace))
-
-
-@pytest.mark.parametrize(
-    ("p_values", "adjusted"),
-    [([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]), ([0.5, 0.9], [1, 1]), ([], [])],
-)
-def test_p_values_of_several_comparisons_are_corrected(p_values, adjusted):
-    assert holm(p_values) == pytest.approx(adjusted)
-
-
-def test_ladder_compares_each_step_with_chance():
-    rows = {"affine": [0.99, 0.991, 0.992], "more": [0.993], "less": [0.97], "most": [0.9925]}
-    rows = {
-        row: {"valid_acc": acc, "seeds": [*range(1, len(acc) + 1)]} for row, acc in rows.items()
-    }
-    found = ladder.compare_with_affine(rows)
-    assert list(found["gaps"]) == ["more", "most", "less"] and found["different"] == ["less"]
-    assert found["gaps"]["less"]["p"] == pytest.approx(3 * 0.00493, rel=0.01)  # t = 14.1, 2 degrees
-    rows["less"]["valid_acc"] = [0.98]  # p = 0.0194: significant alone, but not among three
-    assert ladder.compare_with_affine(rows)["different"] == []
-
-
-def test_mistakes_of_most_trainings_are_listed(tiny):
-    label = int(tiny_splits()["eval"][1][3])
-    other = (label + 1) % 10
-    wrong = [[[3, other], [5, other]], [[3, other]], [[3, other], [9, other]]]
-    (image,) = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])["images"]
-    assert image["image"] == 3 and image["label"] == label and image["agreed"]
-
-
-@pytest.mark.release
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["forgetting", "collapse", "figures"])
-def test_measurement_for_the_docs_is_written_into_the_page(tool, real_data, tmp_path, name):
-    page = tmp_path / "docs/page.md"
-    page.parent.mkdir()
-    page.write_text(f"<!-- reproduce {name} -->\nold\n<!-- end -->\n")
-    arguments = ("--only", name, "--data", real_data, "--docs", "docs", "--seeds", 1, "--quick")
-    tool("reproduce", *arguments)
-    if name == "figures":
-        for picture in ("curves", "feature_maps", "mistakes"):
-            with Image.open(tmp_path / f"docs/figures/{picture}.png") as image:
-                assert (image.mode, image.width) == ("P", 1680)
-        return
-    measured = page.read_text()
-    assert "old" not in measured and len(measured.splitlines()) > 4
-    if name == "forgetting":
-        accuracy = json.loads((tmp_path / "docs/reproduction/forgetting.json").read_text())
-        (lost,), (replayed,) = (
-            accuracy["accuracy"][row]["old"][-1:] for row in ("new", "new_replayed")
-        )
-        assert lost < 0.5 and replayed >= 0.97
-        page.write_text("<!-- reproduce forgetting -->\n<!-- end -->\n")
-        tool("reproduce", *arguments, "--page-only")
-        assert page.read_text() == measured
 
 
 @pytest.mark.release
@@ -228,6 +107,3 @@ def test_quick_run_measures_every_claim_once(tool, tmp_path):
     assert again.stdout == first.stdout and " of " not in again.stderr
     more = tool("reproduce", *arguments, "--seeds", 2, "--jobs", 2, "--only", "l2")
     assert more.stderr.count("of 2: tutorial") == 2
-    rows = json.loads((folder / "page.json").read_text())["l2"]
-    assert rows["with"]["seeds"] == [1, 2]
-    assert rows["with"]["eval_acc"][:1] == figures["l2"]["with"]["eval_acc"]

@@ -2,15 +2,13 @@
 
 import json
 import shutil
-import sys
 
-import forked
 import paddle
 import pytest
 from fit_rows import CLASSIFICATION, ROWS, Points, arguments, momentum, perceptron, train
 from stateful_rows import CenterLoss
 
-from paddle_mnist import Gathered, evaluate_run, load_model
+from paddle_mnist import evaluate_run, load_model
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 
@@ -33,25 +31,6 @@ def test_evaluate_run_gives_the_numbers_of_its_fit(row, tmp_path):
     task = {name: call[name] for name in ("loss", "metrics") if call.get(name)}
     task = {"step": call["step"]} if call.get("step") else task
     assert evaluate_run(tmp_path, call["model"], call["valid"], **task) == by_name(result.metrics)
-
-
-SCRIPT = """
-import sys
-from fit_rows import CLASSIFICATION, Points, perceptron
-from paddle_mnist import evaluate_run
-
-evaluate_run(sys.argv[1], perceptron, Points(), loss=CLASSIFICATION["loss"])
-"""
-
-
-def test_evaluate_run_in_a_script_logs_lines_of_the_form_of_fit(run_of_fit, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = forked.run([sys.executable, "script.py", run_of_fit], cwd=tmp_path, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert (
-        f"\nweights: {run_of_fit}/checkpoints/" in f"\n{done.stdout}" and " - " not in done.stdout
-    )
-    assert "weights" not in done.stderr
 
 
 def test_evaluate_run_loss_that_is_a_layer_gets_what_the_run_has_trained(tmp_path, lines):
@@ -83,24 +62,10 @@ def test_evaluate_run_and_load_model_take_checkpoints_by_name_and_path(run_of_fi
     assert weights_of(load_model("best", perceptron, run_of_fit)) != expected
 
 
-def test_evaluate_run_other_data_and_metrics_than_the_runs(run_of_fit):
-    """Gathered ones too; in batches of another size to rounding."""
-    highest = Gathered(lambda outputs, labels: outputs.max())
-    task = {"loss": TASK["loss"], "metrics": {"highest": highest}}
-    values = evaluate_run(run_of_fit, perceptron, Points(7), batch_size=3, **task)
-    assert set(values) == {"loss", "highest"}
-    ready = paddle.io.DataLoader(Points(7), batch_size=7)
-    assert values == pytest.approx(evaluate_run(run_of_fit, perceptron, ready, **task), rel=1e-5)
-    whole = evaluate_run(run_of_fit, perceptron, Points(), **task)
-    assert values["loss"] != pytest.approx(whole["loss"])
-
-
 WRONG = {
     "another net": ({"model": lambda: perceptron(width=8)}, CheckpointError, "does not fit"),
     "no net": ({"model": lambda: None}, ConfigError, "the model is a NoneType; expected a paddle"),
-    "not even a function": ({"model": 3}, ConfigError, "the model is a int; expected a paddle"),
     "no such run": ({"weights": "nowhere"}, CheckpointError, "nowhere: No such file"),
-    "no task": ({"loss": None, "metrics": None}, ConfigError, "one of loss and step is expected"),
     "no data": ({"data": []}, DataError, "have no batches; expected at least one"),
     "other data": ({"data": [paddle.rand([2, 5])]}, DataError, r"expected \(inputs, labels\)"),
     "other shapes": (

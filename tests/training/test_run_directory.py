@@ -1,18 +1,14 @@
 """Run directories behind symbolic links, and on file systems that lack locks or fsync."""
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
 
-import forked
 import pytest
 from fit_rows import train
 
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.errors import CheckpointError, OutputError, RunLockedError
-from paddle_mnist.progress import TrainState
 from paddle_mnist.training.run_directory import RunDirectory
 
 
@@ -44,82 +40,21 @@ def test_run_directory_behind_a_link_has_the_lock_of_its_folder(tmp_path):
         train_once(tmp_path / "run")
 
 
-LOCKED = """
-import contextlib, os, sys
-from paddle_mnist.errors import RunLockedError
-from paddle_mnist.training.run_directory import RunDirectory
-
-def is_locked():
-    try:
-        with RunDirectory("run").opened():
-            return False
-    except RunLockedError:
-        return True
-
-leaver = waiter = None
-reading, writing = os.pipe()
-with contextlib.suppress(SystemExit):
-    with RunDirectory("run").opened():
-        leaver = os.fork()
-        if leaver == 0:
-            sys.exit()  # leaves the block of its parent
-        os.waitpid(leaver, 0)
-        print(is_locked())
-        waiter = os.fork()
-        if waiter == 0:  # has the lock's descriptor when the parent leaves the block
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
-if leaver == 0:
-    os._exit(0)
-print(is_locked())
-os.close(writing)
-os.waitpid(waiter, 0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are POSIX's")
-def test_lock_is_neither_dropped_nor_kept_by_a_forked_process(tmp_path):
-    done = forked.run([sys.executable, "-c", LOCKED], cwd=tmp_path)
-    assert done.stdout.split() == ["True", "False"], done.stderr
-
-
-def test_run_directory_of_a_former_owner_saves_nothing_more(tmp_path):
-    with RunDirectory(tmp_path).opened() as former:
-        record = tmp_path / ".lock.json"
-        record.write_text(record.read_text().replace(platform.node(), "gone-node"))
-        os.utime(record, (0, 0))
-        with RunDirectory(tmp_path).opened(saving=Saving(break_lock_after=60)) as present:
-            for write in (
-                lambda run: run.checkpoints.commit("m_epoch0", {".pdparams": b"1"}, TrainState()),
-                lambda run: run.write_result({}),
-            ):
-                with pytest.raises(RunLockedError, match="has lost its lock"):
-                    write(former)
-                assert not former.result.exists() and not former.checkpoints.folder.exists()
-            present.write_result({})
-    assert former.result.exists() and not record.exists()
-
-
 def test_fit_behind_a_link_makes_its_folder_unless_the_disk_is_missing(tmp_path):
     (tmp_path / "disk").mkdir()
     link = tmp_path / "run"
     link.symlink_to("disk/run")
     train_once(link)
     assert (tmp_path / "disk/run/train.log").exists()
+    shutil.rmtree(link / "checkpoints")
+    (link / "checkpoints").symlink_to("/nowhere/checkpoints")
+    with pytest.raises(CheckpointError, match="links to /nowhere/checkpoints, which is not there"):
+        train_once(link)
     link.unlink()
     link.symlink_to(tmp_path / "unmounted/run")
     with pytest.raises(OutputError, match=r"run: cannot write \(No such file .* leads nowhere"):
         train_once(link)
     assert not (tmp_path / "unmounted").exists()
-
-
-def test_fit_checkpoints_on_a_disk_that_is_not_mounted_raise(tmp_path):
-    train_once(tmp_path)
-    shutil.rmtree(tmp_path / "checkpoints")
-    (tmp_path / "checkpoints").symlink_to("/nowhere/checkpoints")
-    with pytest.raises(CheckpointError, match="links to /nowhere/checkpoints, which is not there"):
-        train_once(tmp_path)
 
 
 # A file system, or a whole machine, that lacks something.
