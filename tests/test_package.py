@@ -18,8 +18,8 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each may import those before it, directly or through others.
 ROOMS = """
-    _arguments errors system options progress interfaces data nn parallel checkpoint monitor metrics
-    plots training inference | mnist apps legacy commands __main__
+    _arguments errors system options progress interfaces data nn parallel hidden_state checkpoint
+    monitor metrics plots training inference | mnist apps legacy commands __main__
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]

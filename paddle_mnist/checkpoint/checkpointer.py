@@ -13,14 +13,14 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import manifest_entries
-from paddle_mnist.checkpoint.further_state import FurtherState
+from paddle_mnist.checkpoint.contents import extra_files, manifest_entries
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError, RunLockedError, summary
+from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
@@ -58,7 +58,7 @@ class StoreCheckpointer(Checkpointer):
         this store: it is not saved twice.
     manifest_entries: called at each save; returns additional entries of the manifest.
     name: NAME, where it is not the model's.
-    further: what else to save.
+    extra: what else to save.
     saves_inside_epochs: whether a training can resume there; else nothing is saved there.
     mirror: which is told of each checkpoint.
     """
@@ -69,7 +69,7 @@ class StoreCheckpointer(Checkpointer):
     resumed_from: Optional[TrainState] = None
     manifest_entries: Callable[[], Mapping[str, Any]] = dict
     name: Optional[str] = None
-    further: Optional[FurtherState] = None
+    extra: Optional[ExtraState] = None
     saves_inside_epochs: bool = True
     mirror: Optional[Mirror] = None
 
@@ -205,10 +205,11 @@ class StoreCheckpointer(Checkpointer):
         }
         if self.average is not NO_AVERAGE:
             files[TRAINING] = SavedState(weights)
-        if self.further:
-            files.update(self.further.files())
+        if self.extra:
+            self.extra.log_unsaved(self.extra.save_changed())
+            files.update(extra_files(self.extra))
         extra_entries = {
-            **manifest_entries(model, optimizer, self.further),
+            **manifest_entries(model, optimizer, self.extra),
             **self.manifest_entries(),
         }
         name = self._name(state, model) + name_end

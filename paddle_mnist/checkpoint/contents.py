@@ -6,28 +6,30 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import FurtherState
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, Checkpoint
-from paddle_mnist.checkpoint.optimizer_state import (
+from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
+from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.errors import CheckpointError
+from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
+from paddle_mnist.hidden_state.optimizer_state import (
     Parameters,
     load_structured_state,
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.checkpoint.weights import load_weights, matching_weights
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.hidden_state.plain_data import unpack
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
+from paddle_mnist.nn.state_dict import load_weights, matching_weights
 from paddle_mnist.system.program import weights_alone
 
 
 def manifest_entries(
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
-    further: Optional[FurtherState] = None,
+    extra: Optional[ExtraState] = None,
 ) -> dict[str, Any]:
     """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
-    parameters = further.parameters if further else dict(model.named_parameters())
+    parameters = extra.parameters if extra else dict(model.named_parameters())
     return {
         "names": {name: parameter.name for name, parameter in parameters.items()},
         "optimizer": type(optimizer).__name__,
@@ -115,28 +117,49 @@ def load_checkpoint(
     optimizer: paddle.optimizer.Optimizer,
     average: WeightAverage = NO_AVERAGE,
     schedule: bool = True,
-    further: Optional[FurtherState] = None,
+    extra: Optional[ExtraState] = None,
     is_own: bool = True,
 ) -> None:
     """Load a checkpoint into a model, the moving average of its weights, and its optimizer.
 
     schedule: whether to load the learning-rate schedule too; else it stays where it is.
-    further: what else the checkpoint holds. is_own: whether it is of the same training; of
-        another's further state only what belongs to the optimizer is loaded.
+    extra: what else the checkpoint holds. is_own: whether it is of the same training; of
+        another's extra state only what belongs to the optimizer is loaded.
 
     Raises CheckpointError unless all match exactly; use none of the objects then, for some may
     have been loaded.
     """
-    parameters = further.parameters if further else dict(model.named_parameters())
+    parameters = extra.parameters if extra else dict(model.named_parameters())
     load_optimizer(optimizer, checkpoint, parameters, schedule)
-    saved = further.read(checkpoint) if further else None
-    if further and saved:
-        further.load_optimizers(saved, is_own)
+    saved = read_extra(checkpoint, extra) if extra else None
+    if extra and saved:
+        extra.load_optimizers(saved, is_own)
     # One file at a time is in memory.
     in_training = TRAINING if checkpoint.has_file(TRAINING) else PARAMS
     load_weights(model, checkpoint.load(in_training), checkpoint.path.with_suffix(in_training))
     if average is not NO_AVERAGE:
         averaged = checkpoint.load(PARAMS)
         average.load(matching_weights(model, averaged, checkpoint.path.with_suffix(PARAMS)))
-    if further and saved:
-        further.load_first(saved, schedule, is_own)
+    if extra and saved:
+        extra.load_first(saved, schedule, is_own)
+
+
+def extra_files(extra: ExtraState) -> dict[str, SavedState]:
+    """Return the contents of the file of extra state by its suffix; {} if there is no state."""
+    packed = extra.packed()
+    return {EXTRA: SavedState(packed)} if packed else {}
+
+
+def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
+    """Return the extra state in a checkpoint. Raises CheckpointError."""
+    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
+    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))
+
+
+def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
+    """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
+    if checkpoint is None or not checkpoint.has_file(EXTRA):
+        return None
+    saved = unpack(checkpoint.load(EXTRA), None, checkpoint.path.with_suffix(EXTRA))
+    state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
+    return state

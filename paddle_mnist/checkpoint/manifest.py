@@ -1,9 +1,9 @@
 """The manifest of a checkpoint: reading it, and verifying the files that it names.
 
 A checkpoint consists of `{NAME}_epoch{E}.pdparams` (weights), `.pdopt` (optimizer), `.pdtrain` if
-there is a moving average of the weights, `.pdstate` if the training has further state, and `.json`,
-the manifest. It exists if its manifest does, the manifest matches its own checksum, and each file
-has the size and SHA-256 listed there.
+there is a moving average of the weights, `.pdstate` if the training has state beside these, and
+`.json`, the manifest. It exists if its manifest does, the manifest matches its own checksum, and
+each file has the size and SHA-256 listed there.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from paddle_mnist.system.program import weights_alone
 FORMAT = 4  # of the manifest; those before are not read
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
-FURTHER = ".pdstate"  # the state beside the weights and the optimizer's (`further_state`)
-DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, FURTHER)
+EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_state`)
+DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
 

@@ -20,9 +20,7 @@ from paddle_mnist.checkpoint.pickle_interpreter import (
 )
 from paddle_mnist.errors import CheckpointError
 
-# What paddle.save writes beside the tensors: the map of structured to generated names, and how a
-# tensor over 1 GiB was sliced under pickle protocols 2 and 3.
-NAME_TABLE = "StructuredToParameterName@@"
+# What paddle.save writes of how a tensor over 1 GiB was sliced under pickle protocols 2 and 3.
 _SLICED_TENSORS = "UnpackBigParamInfor@@"
 
 _MAX_DEPTH = 8  # of nested containers; a state_dict has 2
@@ -31,7 +29,7 @@ _MAX_DEPTH = 8  # of nested containers; a state_dict has 2
 def safe_load(path: Union[str, Path]) -> dict[str, Any]:
     """Load the dictionary in a file written by `paddle.save` (Paddle 2.x, 3.x; protocols 2 to 4).
 
-    Tensors become NumPy arrays; the name table, if there is one, stays under NAME_TABLE.
+    Tensors become NumPy arrays; the name table, if there is one, stays (`NAME_TABLE`).
     Raises CheckpointError for a file that is unreadable, damaged, or holds anything else.
     """
     try:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.nn.state_dict import NAME_TABLE
 from paddle_mnist.system.arrays import as_array, copied_array, is_tensor, unforked_array
 from paddle_mnist.system.files import Buffer
 

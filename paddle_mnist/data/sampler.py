@@ -1,4 +1,4 @@
-"""The order of samples, a function of (seed, epoch) or the caller's, and its division into shards."""
+"""The order of samples, from (seed, epoch) or from the caller, and its division into shards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

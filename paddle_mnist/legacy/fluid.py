@@ -18,15 +18,16 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
+from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.checkpoint.weights import load_weights, write_weights
+from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.nn.schedule import STATE
+from paddle_mnist.nn.state_dict import NAME_TABLE, load_weights
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder
 

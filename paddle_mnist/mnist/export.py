@@ -11,7 +11,6 @@ from paddle.nn import functional as F
 
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE
 from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
@@ -20,6 +19,7 @@ from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 CHECKED = 100  # images

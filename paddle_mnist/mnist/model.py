@@ -8,11 +8,11 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.labelled_images import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers
 from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
+from paddle_mnist.nn.state_dict import load_weights
 
 # The names of the net's parameters, in their order.
 PARAMETERS = (

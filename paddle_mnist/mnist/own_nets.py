@@ -11,9 +11,9 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, summary
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.trained_model import Model, build_model
 
 OwnNet = Union[str, Model]  # FILE.py:CLASS, the function or class that builds the net, or the net

@@ -7,32 +7,32 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state, state_of
-from paddle_mnist.checkpoint.plain_data import copied
-from paddle_mnist.checkpoint.snapshot import Change, Snapshot, data_snapshot
-from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState, set_state, state_of
+from paddle_mnist.hidden_state.plain_data import copied
+from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.arrays import copied_array
 
 
 class Beginning:
     """The values of everything that a training may change.
 
-    model, average: the net and the moving average of its weights. further: the rest of the state.
+    model, average: the net and the moving average of its weights. extra: the rest of the state.
     """
 
-    def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
-        self.model, self.further, self.average = model, further, average
+    def __init__(self, model: nn.Layer, extra: ExtraState, average: WeightAverage = NO_AVERAGE):
+        self.model, self.extra, self.average = model, extra, average
         others = Snapshot(
-            further.others,
-            further.others_known,
-            is_state=lambda place: place.is_internal or further.is_state(place.path),
+            extra.others,
+            extra.others_known,
+            is_state=lambda place: place.is_internal or extra.is_state(place.path),
         )
-        self.snapshots = [others, data_snapshot(further.data)]
-        self.parts = further.parts
+        self.snapshots = [others, data_snapshot(extra.data)]
+        self.parts = extra.parts
         self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
-        layers = [model, further.roots.get(LOSS), *self.parts.values()]
+        layers = [model, extra.roots.get(LOSS), *self.parts.values()]
         layers = [layer for layer in layers if isinstance(layer, nn.Layer)]
         self._parameters = [(p, p.stop_gradient) for layer in layers for p in layer.parameters()]
         self._weights = _copies(model.state_dict())

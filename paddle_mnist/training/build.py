@@ -46,7 +46,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         step = build_step(arguments.loss, arguments.metrics, arguments.step, numerics.amp)
         evaluator = _build_evaluator(arguments, parts, step, world)
         passes = parts.loader.passes_per_step * world.size
-        with data_restored(parts.further.data):
+        with data_restored(parts.extra.data):
             metrics = try_first_batch(
                 step,
                 parts.model,
@@ -55,11 +55,11 @@ def build_job(arguments: FitArguments) -> TrainingJob:
                 arguments.seed,
                 is_divided=passes > 1,
                 is_low_precision=numerics.amp != "off",
-                further=parts.further,
+                extra=parts.extra,
             )
             tags = _evaluated_tags(arguments, step, parts, evaluator)
             description = describe(arguments, parts)
-    watch_generators([parts.loader, *evaluator.datasets.values()], parts.further.data)
+    watch_generators([parts.loader, *evaluator.datasets.values()], parts.extra.data)
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
     config = compared(arguments, parts, description)
@@ -128,7 +128,7 @@ def _evaluated_tags(
     tags = [
         tag
         for split, loader in evaluator.datasets.items()
-        for tag in try_evaluation(step, parts.model, loader, split, parts.further)
+        for tag in try_evaluation(step, parts.model, loader, split, parts.extra)
     ]
     monitor, _ = arguments.monitored
     if tags and monitor not in tags:

@@ -11,12 +11,12 @@ import paddle
 from paddle import nn
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.optimizer_state import generated_names
-from paddle_mnist.checkpoint.reachable import child, own_steps
 from paddle_mnist.data.collate import leaves, read_samples
 from paddle_mnist.data.loader import length_of
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.workers import map_in_workers
+from paddle_mnist.hidden_state.object_graph import child, own_steps
+from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
 from paddle_mnist.system.arrays import as_array

@@ -9,13 +9,13 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import FurtherState
-from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.interfaces import MetricSums
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.sparse_gradients import remove_gradient
@@ -39,7 +39,7 @@ def try_first_batch(
     seed: int,
     is_divided: bool = False,
     is_low_precision: bool = False,
-    further: Optional[FurtherState] = None,
+    extra: Optional[ExtraState] = None,
 ) -> Mapping[str, MetricSums]:
     """Run the first batch through the step and the backward pass, and undo all changes.
 
@@ -47,7 +47,7 @@ def try_first_batch(
 
     is_divided: whether steps are divided into shards, batches or between processes; a loss that
         is no mean over samples is then refused (`check_mean`). is_low_precision: whether the
-        forward pass computes in low precision. further: the state beside the model that a step may
+        forward pass computes in low precision. extra: the state beside the model that a step may
         change.
 
     Afterwards, all values are as before and no parameter has a gradient. The global generators of
@@ -58,15 +58,15 @@ def try_first_batch(
     reseed(seed, 0)
     place = located([shard], loader, 0, 0, "the training data")
     explains = explained(shard.batch, "the first batch")
-    beginning = _beginning(model, further)
+    beginning = _beginning(model, extra)
     with rehearsing(), place, _untouched(model, beginning), explains:
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
         outputs.loss.backward()
         _check_for_late_parameters(model, before)
-        if further:
-            further.require_optimizers()
+        if extra:
+            extra.require_optimizers()
         gradients = [parameter.grad for parameter in model.parameters()]
         is_sparse = any(
             gradient is not None and gradient.is_selected_rows() for gradient in gradients
@@ -95,7 +95,7 @@ def try_evaluation(
     model: nn.Layer,
     loader: Any,
     split: str,
-    further: Optional[FurtherState] = None,
+    extra: Optional[ExtraState] = None,
 ) -> list[str]:
     """Run the first batch of an evaluation; return the tags of its metrics: "valid/loss", ...
 
@@ -105,7 +105,7 @@ def try_evaluation(
     batch = shard.batch
     place = located([shard], loader, 0, 0, f"the data {split!r}")
     explains = explained(batch, f"the first batch of {split}")
-    trial = _untouched(model, _beginning(model, further)), evaluation_mode(model), paddle.no_grad()
+    trial = _untouched(model, _beginning(model, extra)), evaluation_mode(model), paddle.no_grad()
     with rehearsing(), place, trial[0], trial[1], trial[2], explains:
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
@@ -122,10 +122,10 @@ def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None
         )
 
 
-def _beginning(model: nn.Layer, further: Optional[FurtherState]) -> Union[Beginning, Snapshot]:
+def _beginning(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Beginning, Snapshot]:
     """Return the current state of what a pass may change."""
-    if further:
-        return Beginning(model, further)
+    if extra:
+        return Beginning(model, extra)
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
     return Snapshot({"model": model}, {id(parameter) for parameter in trained})
 

@@ -14,15 +14,16 @@ from typing import Any, Literal, Optional, Union
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.contents import read_extra
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, summary
 from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
 from paddle_mnist.nn.numerics import Numerics
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import spawn
@@ -125,7 +126,7 @@ def fit(
         evaluating (`Evaluating`): when to evaluate, and in which batches.
         monitor: the tag of the metric that determines the best checkpoint; by default "valid/loss".
         mode: whether "min" or "max" of `monitor` is the best.
-        state: a dict of further objects with `state_dict` and `set_state_dict` to save and restore,
+        state: a dict of extra objects with `state_dict` and `set_state_dict` to save and restore,
             such as a teacher, or a discriminator and its optimizer (docs/en/state.md).
         device: "cpu", "gpu:0", ...; "auto": the first GPU, or the CPU if there is none.
     The run directory
@@ -134,7 +135,7 @@ def fit(
         fresh: move an existing run aside, and start over.
         resume: "auto", "off", or the path of a checkpoint.
         override: what may differ from the run, by flat name, such as "epochs,optimizer".
-        must_match: a dict of further values that must be the same on resume; "code": True for the
+        must_match: a dict of extra values that must be the same on resume; "code": True for the
             code of the model, the loss, step, metrics and data.
         start (`StartFrom`): another run to start from.
         saving (`Saving`): when to save, which checkpoints to keep, and where to keep a copy
@@ -288,9 +289,9 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     model, world = training.model, training.world
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
     world.broadcast(model.state_dict().values())
-    further = training.job.parts.further
+    extra = training.job.parts.extra
     try:
-        further.load_result(checkpoint)
+        extra.load_result(read_extra(checkpoint, extra))
     except CheckpointError as error:  # the result stands, whatever the program has become
         log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)
@@ -316,7 +317,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     training = training.at(state)
     for callback in job.callbacks:
         callback.before_training(training)
-    job.parts.further.begin()
+    job.parts.extra.begin()
     if not checkpoint:
         if isinstance(job.arguments.model, nn.Layer):
             log.info(

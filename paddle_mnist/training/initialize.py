@@ -14,15 +14,16 @@ from paddle import nn
 
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.plain_data import digest_of
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
-from paddle_mnist.checkpoint.weights import load_into, load_weights
+from paddle_mnist.checkpoint.weights import load_into
 from paddle_mnist.data.loader import length_of
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import weights_alone
@@ -39,7 +40,7 @@ class TrainingParts:
 
     loader: batches of the training data, with their order: a `BatchLoader` or an `ExternalLoader`.
     schedule: when the optimizer's learning rate changes. average: a moving average of the weights,
-    or `NO_AVERAGE`. further: state that is elsewhere.
+    or `NO_AVERAGE`. extra: state that is elsewhere.
     """
 
     model: nn.Layer
@@ -47,7 +48,7 @@ class TrainingParts:
     schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
-    further: FurtherState
+    extra: ExtraState
 
 
 def restore(
@@ -76,7 +77,7 @@ def restore(
         parts.optimizer,
         parts.average,
         schedule=not moves,
-        further=parts.further,
+        extra=parts.extra,
     )
     if moves:
         parts.schedule.move_to(state.step, state.epoch)
@@ -115,7 +116,7 @@ def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[
         parts.model,
         parts.optimizer,
         schedule=False,
-        further=parts.further,
+        extra=parts.extra,
         is_own=False,
     )
     log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
@@ -165,7 +166,7 @@ def state_digest(parts: TrainingParts, state: TrainState) -> str:
             parts.model.state_dict(),
             dict(sorted(parts.optimizer.state_dict().items())),
             parts.average.weights(parts.model),
-            parts.further.digests(),
+            parts.extra.digests(),
         ]
     )
 

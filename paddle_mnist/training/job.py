@@ -7,8 +7,8 @@ from typing import Any, Optional, TypeVar, Union
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
-from paddle_mnist.checkpoint.further_state import LOSS
 from paddle_mnist.data.loader import length_of
+from paddle_mnist.hidden_state.extra_state import LOSS
 from paddle_mnist.interfaces import Evaluator, MetricSums
 from paddle_mnist.parallel.gradients import (
     GradientExchange,
@@ -70,7 +70,7 @@ class TrainingJob:
     @property
     def loss(self) -> Optional[nn.Layer]:
         """The loss, if it is a layer, which may have parameters."""
-        loss = self.parts.further.roots.get(LOSS)
+        loss = self.parts.extra.roots.get(LOSS)
         return loss if isinstance(loss, nn.Layer) else None
 
     @property
@@ -89,7 +89,7 @@ class TrainingJob:
 
     def gradient_exchange(self) -> Union[SingleProcessGradients, GradientExchange]:
         """Return a new exchange of the gradients of this training's steps."""
-        loss, others = self.loss, [*self.parts.further.optimized.values()]
+        loss, others = self.loss, [*self.parts.extra.optimized.values()]
         if others:
             loss = nn.LayerList([*filter(None, [loss]), nn.ParameterList(others)])
         return build_gradient_exchange(

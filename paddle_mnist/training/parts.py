@@ -9,17 +9,17 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import (
-    LOSS,
-    FurtherState,
-    has_state,
-    require_trained,
-)
-from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.loader import BatchLoader, length_of
 from paddle_mnist.data.sampler import EpochOrder, ShardSpec
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.hidden_state.extra_state import (
+    LOSS,
+    ExtraState,
+    has_state,
+    require_trained,
+)
+from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of
 from paddle_mnist.parallel.world import World
@@ -49,21 +49,21 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
     loader = _training_loader(arguments, world)
     order = loader.sampler.own_order if isinstance(loader, BatchLoader) else None
-    further = _further_state(arguments, model, optimizer, order)
-    _check_optimizer(optimizer, further)
-    world.broadcast(further.optimized.values())
+    extra = _extra_state(arguments, model, optimizer, order)
+    _check_optimizer(optimizer, extra)
+    world.broadcast(extra.optimized.values())
     named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
     left = {name: p for name, p in named.items() if not p.stop_gradient}
-    require_trained(left, [optimizer, *further.optimizers.values()])
-    return TrainingParts(model, loader, schedule, optimizer, average, further)
+    require_trained(left, [optimizer, *extra.optimizers.values()])
+    return TrainingParts(model, loader, schedule, optimizer, average, extra)
 
 
-def _further_state(
+def _extra_state(
     arguments: FitArguments,
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
     order: Optional[EpochOrder],
-) -> FurtherState:
+) -> ExtraState:
     """Return the state to save beside the weights and the optimizer's state_dict."""
     roots = {
         "schedule": scheduler_of(optimizer),
@@ -94,7 +94,7 @@ def _further_state(
     if order:
         optional["order"] = order
     saved_as_optimizers = (paddle.optimizer.Optimizer, paddle.optimizer.lr.LRScheduler)
-    return FurtherState(
+    return ExtraState(
         model,
         optimizer,
         roots={name: root for name, root in roots.items() if root is not None},
@@ -128,9 +128,9 @@ def _check_kind(optimizer: Any) -> None:
         )
 
 
-def _check_optimizer(optimizer: paddle.optimizer.Optimizer, further: FurtherState) -> None:
+def _check_optimizer(optimizer: paddle.optimizer.Optimizer, extra: ExtraState) -> None:
     """Raise ConfigError for an optimizer of other parameters than those that are trained."""
-    own = set(map(id, further.parameters.values()))
+    own = set(map(id, extra.parameters.values()))
     optimized = optimizer_parameters(optimizer)
     if not optimized or any(id(parameter) not in own for parameter in optimized):
         raise ConfigError(

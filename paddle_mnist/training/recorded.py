@@ -11,9 +11,9 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
-from paddle_mnist.checkpoint.reachable import is_users
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.hidden_state.object_graph import is_users
 from paddle_mnist.options import Options, flat_values
 from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
 from paddle_mnist.training.description import (
@@ -36,7 +36,7 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
     """
     seed, num_workers = arguments.seed, arguments.loading.num_workers
     description: dict[str, Any] = {
-        "parameters": describe_parameters(parts.model, parts.further.optimized),
+        "parameters": describe_parameters(parts.model, parts.extra.optimized),
         "data": describe_data(arguments.train, seed, num_workers),
         "valid": {
             split: describe_data(data, seed, num_workers)

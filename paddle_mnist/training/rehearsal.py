@@ -13,17 +13,22 @@ from typing import Any, Optional
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
-from paddle_mnist.checkpoint.further_state import DATA_ROOTS, MOST_BYTES
-from paddle_mnist.checkpoint.manifest import FURTHER, OPTIMIZER, PARAMS, TRAINING, Checkpoint
-from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
-from paddle_mnist.checkpoint.places import find, unit, walk
-from paddle_mnist.checkpoint.plain_data import is_tensor, nbytes, pack
-from paddle_mnist.checkpoint.reachable import Path, describe, identity
+from paddle_mnist.checkpoint.contents import (
+    extra_files,
+    load_checkpoint,
+    manifest_entries,
+    read_extra,
+)
+from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
+from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES
+from paddle_mnist.hidden_state.object_graph import Path, describe, identity
+from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
+from paddle_mnist.hidden_state.places import find, unit, walk
+from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes, pack
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, data_restored
@@ -54,7 +59,7 @@ def rehearse(job: TrainingJob) -> None:
     Raises ConfigError for state that cannot be saved, for samples that differ when they are read
     again, and for state that differs between processes.
     """
-    loader, data = job.parts.loader, job.parts.further.data
+    loader, data = job.parts.loader, job.parts.extra.data
     if not can_be_repeated(loader):
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
@@ -86,9 +91,9 @@ class _Rehearsal:
     """The rehearsal of a job on its first batches."""
 
     def __init__(self, job: TrainingJob):
-        self.job, self.further, self.world = job, job.parts.further, job.world
+        self.job, self.extra, self.world = job, job.parts.extra, job.world
         self.trial = TrialSteps(job)
-        self.beginning = Beginning(job.parts.model, self.further, job.parts.average)
+        self.beginning = Beginning(job.parts.model, self.extra, job.parts.average)
         self.unsaved: dict[str, str] = {}  # what to say of each change that cannot be saved
         # The paths of values that no checkpoint is to have: at first those that are large.
         self.large: set[Path] = set()
@@ -115,22 +120,20 @@ class _Rehearsal:
             for trip in trips:
                 self._repeat(trip)
         for path in self.large | self.switches:
-            self.further.saved.pop(path, None)
-            self.further.left.add(identity(path))
+            self.extra.saved.pop(path, None)
+            self.extra.left.add(identity(path))
             self.unsaved.setdefault(identity(path), describe(path))
         self._log()
 
     def _trip(self, start: int, count: int) -> _Trip:
         self.trial.reads_again |= self._any(self._data_have_changed())
         self._find_unsaved()
-        for path in self.further.save_changed(has_limit=False):
+        for path in self.extra.save_changed(has_limit=False):
             self.unsaved.setdefault(identity(path), describe(path))
         if self.world.size > 1:
             self._leave_what_differs()
-        for path in self.further.saved:
-            if nbytes(find(self.further.roots, path)) > MOST_BYTES and not self.further.is_state(
-                path
-            ):
+        for path in self.extra.saved:
+            if nbytes(find(self.extra.roots, path)) > MOST_BYTES and not self.extra.is_state(path):
                 self.large.add(path)
         checkpoint = self._checkpoint()
         return _Trip(checkpoint, start, count, self.trial.train(start, count, ends_epoch=True))
@@ -143,20 +146,18 @@ class _Rehearsal:
 
     def _has_hidden_state(self) -> bool:
         """Return whether the steps so far have changed more than a training itself does."""
-        values = [
-            path for path in self.further.saved if path[0][1] not in ("optimizer", "schedule")
-        ]
+        values = [path for path in self.extra.saved if path[0][1] not in ("optimizer", "schedule")]
         self._find_unsaved()
-        changed, _ = self.further.changed()
+        changed, _ = self.extra.changed()
         return self._any(
             bool(values or changed or self.unsaved or self.beginning.iterators())
-            or bool(self.further.parts or self.further.optimizers)
+            or bool(self.extra.parts or self.extra.optimizers)
         )
 
     def _find_unsaved(self) -> None:
         """Note the changes that no checkpoint can hold, and the gradients that were left over."""
         for change in self.beginning.changes():
-            where = unit(self.further.roots, change.path, self.further.known)
+            where = unit(self.extra.roots, change.path, self.extra.known)
             if where is not None:
                 self._save_large(where)
             else:
@@ -172,18 +173,18 @@ class _Rehearsal:
     def _save_large(self, path: Path) -> None:
         """Have checkpoints hold a value that is too large to be compared at each save."""
         lengths = range(2, len(path) + 1)
-        further = self.further
-        if nbytes(find(further.roots, path)) > MOST_BYTES and not any(
-            path[:length] in further.saved for length in lengths
+        extra = self.extra
+        if nbytes(find(extra.roots, path)) > MOST_BYTES and not any(
+            path[:length] in extra.saved for length in lengths
         ):
-            further.saved[path] = None
+            extra.saved[path] = None
 
     def _tensors(self) -> list[tuple[str, Any]]:
-        named = [*self.further.parameters.items()]
+        named = [*self.extra.parameters.items()]
         for part_name, part in self.beginning.parts.items():
             if isinstance(part, nn.Layer):
                 named += [(f"{part_name}.{name}", p) for name, p in part.named_parameters()]
-        places = walk(self.further.others, self.further.others_known)
+        places = walk(self.extra.others, self.extra.others_known)
         named += [
             (describe(one.path), one.value)
             for one in places
@@ -196,16 +197,16 @@ class _Rehearsal:
 
         Raises ConfigError for parts that differ; values that do are not saved.
         """
-        further = self.further
-        digests = self.world.all_gather_objects(further.digests())
+        extra = self.extra
+        digests = self.world.all_gather_objects(extra.digests())
         names = {name for one in digests for name in one}
         others = {name for name in names if len({one.get(name) for one in digests}) > 1}
-        values = {describe(path): path for path in further.saved}
+        values = {describe(path): path for path in extra.saved}
         self._refuse_differences(sorted(others - {*values}))
         for name in sorted(others & {*values}):
             path = values[name]
-            further.left.add(identity(path))
-            del further.saved[path]
+            extra.left.add(identity(path))
+            del extra.saved[path]
             text = f"{name}, which differs between the processes"
             self.unsaved.setdefault(identity(path), text)
 
@@ -224,11 +225,11 @@ class _Rehearsal:
         files = {
             PARAMS: SavedState(parts.average.weights(parts.model)),
             OPTIMIZER: SavedState(parts.optimizer.state_dict()),
-            **self.further.files(is_logged=False),
+            **extra_files(self.extra),
         }
         if parts.average is not NO_AVERAGE:
             files[TRAINING] = SavedState(weights)
-        manifest = manifest_entries(parts.model, parts.optimizer, self.further)
+        manifest = manifest_entries(parts.model, parts.optimizer, self.extra)
         contents = {suffix: state.to_bytes() for suffix, state in files.items()}
         return Checkpoint(
             FilePath("rehearsal.json"),
@@ -245,9 +246,9 @@ class _Rehearsal:
             parts.model,
             parts.optimizer,
             parts.average,
-            further=self.further,
+            extra=self.extra,
         )
-        self.further.load_rest()
+        self.extra.load_rest()
         for change in self.beginning.changes():  # which the state of a part has brought back
             self.unsaved.pop(identity(change.path), None)
         return self.trial.train(trip.start, trip.count, ends_epoch=True)
@@ -256,15 +257,13 @@ class _Rehearsal:
         left_out = self.large | self.switches
         if not left_out:
             return checkpoint
-        further = self.further.read(checkpoint)
-        del further["path"]
-        further["values"] = [
-            entry
-            for entry in further["values"]
-            if self.further.unpacked_path(entry[0]) not in left_out
+        extra = read_extra(checkpoint, self.extra)
+        del extra["path"]
+        extra["values"] = [
+            entry for entry in extra["values"] if self.extra.unpacked_path(entry[0]) not in left_out
         ]
-        packed = SavedState(pack(further, self.further.parameters))
-        return replace(checkpoint, in_memory={**checkpoint.in_memory, FURTHER: packed.to_bytes()})
+        packed = SavedState(pack(extra, self.extra.parameters))
+        return replace(checkpoint, in_memory={**checkpoint.in_memory, EXTRA: packed.to_bytes()})
 
     def _repeat(self, trip: _Trip) -> None:
         """Compare a resumed training with the unbroken one. Raises ConfigError."""
@@ -288,7 +287,7 @@ class _Rehearsal:
             self.large = set()
             if is_same(self._differing(trip)):
                 return
-        values = {path: find(self.further.roots, path) for path in self.further.saved}
+        values = {path: find(self.extra.roots, path) for path in self.extra.saved}
         self.switches = {path for path, value in values.items() if type(value) in SWITCHES}
         if not (self._any(bool(self.switches)) and is_same(self._differing(trip))):
             self._refuse()
@@ -306,7 +305,7 @@ class _Rehearsal:
             return {"weights": repr(error)}
         self.error = None
         # Values may be those of the process, such as its memory; what they act on is compared.
-        values = {*self.further.saved, *self.large, *self.switches}
+        values = {*self.extra.saved, *self.large, *self.switches}
         names = {*trip.unbroken, *resumed} - {*map(describe, values)}
         different = {n: resumed.get(n) for n in names if resumed.get(n) != trip.unbroken.get(n)}
         everywhere = self.world.all_gather_objects(different)
@@ -352,9 +351,9 @@ class _Rehearsal:
 
     def _log(self) -> None:
         """Log the values that are saved, and those that are not."""
-        further = self.further
+        extra = self.extra
         saved = [
-            describe(path) for path in further.saved if path[0][1] not in ("optimizer", "schedule")
+            describe(path) for path in extra.saved if path[0][1] not in ("optimizer", "schedule")
         ]
         if saved:
             log.info("saved with checkpoints, since steps change it: %s", listed(saved))
@@ -366,6 +365,6 @@ class _Rehearsal:
                     listed(in_passes),
                 )
         if self.unsaved:
-            further.told |= {*self.unsaved}
+            extra.told |= {*self.unsaved}
             texts = [text.partition(" from ")[0] for text in self.unsaved.values()]
             log.info("not saved, since the first steps do not depend on it: %s", listed(texts))

@@ -7,15 +7,15 @@ from typing import Any
 
 import paddle
 
-from paddle_mnist.checkpoint.places import find, walk
-from paddle_mnist.checkpoint.plain_data import GENERATORS, digest_of, equal
-from paddle_mnist.checkpoint.reachable import describe
-from paddle_mnist.checkpoint.snapshot import DATA_ITEMS, data_snapshot
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.loader import BatchLoader, first_batches, shards_of
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
+from paddle_mnist.hidden_state.object_graph import describe
+from paddle_mnist.hidden_state.places import find, walk
+from paddle_mnist.hidden_state.plain_data import GENERATORS, digest_of, equal
+from paddle_mnist.hidden_state.snapshot import DATA_ITEMS, data_snapshot
 
 log = logging.getLogger("paddle_mnist")
 

@@ -17,7 +17,7 @@ from paddle_mnist.checkpoint.checkpointer import (
 )
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
-from paddle_mnist.checkpoint.weights import load_weights, write_weights
+from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError
@@ -26,6 +26,7 @@ from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.profiler import NO_PROFILE
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.implementations import implementations, warn_of_other_implementations
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
@@ -217,7 +218,7 @@ def _checkpointer(
         resumed_from=checkpoint.state if checkpoint and is_there else None,
         manifest_entries=run.manifest_entries,
         name=job.model_name,
-        further=job.parts.further,
+        extra=job.parts.extra,
         saves_inside_epochs=job.resumes_inside_epochs,
         mirror=run.mirror,
     )

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, Optional, Union
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import read_loss
+from paddle_mnist.checkpoint.contents import read_loss
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.console import log_to_console
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.first_batch import try_evaluation
 from paddle_mnist.training.steps import Loss, Metrics, Step, build_step

@@ -19,11 +19,11 @@ from paddle import nn
 from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
-from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.loader import epoch_batches, length_of, shards_of
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.interfaces import (
     Checkpointer,
     Evaluator,

@@ -9,11 +9,11 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.plain_data import digest_of
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.loader import Shard, first_batches
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import DivergedError
+from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.interfaces import Observer, View, Writer, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.progress import TrainState
@@ -71,7 +71,7 @@ class TrialSteps:
         outcome = {"metrics": metrics.hexdigest(), "weights": digest_of(parts.model.state_dict())}
         if parts.average is not NO_AVERAGE:
             outcome["average"] = digest_of(parts.average.weights(parts.model))
-        return {**reported, **parts.further.digests(), **outcome}
+        return {**reported, **parts.extra.digests(), **outcome}
 
     def _trainer(self, start: int, digest: Any, reported: Outcome) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""

@@ -25,10 +25,11 @@ from paddle.utils import unique_name
 from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
+from paddle_mnist.checkpoint.safe_load import safe_load, safe_loads
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import ExponentialMovingAverage
+from paddle_mnist.nn.state_dict import NAME_TABLE
 from paddle_mnist.progress import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,9 +12,9 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
-from paddle_mnist.checkpoint.plain_data import pack
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.hidden_state.plain_data import pack
 from paddle_mnist.progress import TrainState
 
 

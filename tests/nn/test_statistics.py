@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 
-from paddle_mnist.checkpoint.snapshot import Snapshot
+from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.nn.sparse_gradients import dense_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,

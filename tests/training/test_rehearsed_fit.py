@@ -13,13 +13,13 @@ from paddle.nn import functional as F
 from small_nets import CLASSES, WIDTH, Points, perceptron, with_batch_norm, with_dropout
 
 from paddle_mnist import Callback, Trainer, is_rehearsal
-from paddle_mnist.checkpoint import snapshot
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.hidden_state import snapshot
 from paddle_mnist.training import rehearsal
 
 SEED = 5

@@ -119,7 +119,10 @@ BENCHMARK = Benchmark(
     __doc__,
     code=(
         __name__,
-        *(f"paddle_mnist.checkpoint.{name}" for name in ("further_state", "reachable", "snapshot")),
+        *(
+            f"paddle_mnist.hidden_state.{name}"
+            for name in ("extra_state", "object_graph", "snapshot")
+        ),
         *(f"paddle_mnist.training.{name}" for name in ("rehearsal", "rehearsing", "trial_steps")),
     ),
     kinds=_kinds,

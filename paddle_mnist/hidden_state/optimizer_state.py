@@ -6,9 +6,9 @@ from typing import Any, Optional
 import paddle
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.snapshot import Snapshot
-from paddle_mnist.checkpoint.weights import require_match, without_name_table
+from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
+from paddle_mnist.nn.state_dict import require_match, without_name_table
 
 # By structured names, such as "conv1.weight". Paddle generates `.name`, which may differ in another
 # process.

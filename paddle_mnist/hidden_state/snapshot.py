@@ -11,9 +11,10 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint import reachable
-from paddle_mnist.checkpoint.places import Place, find, topmost, walk
-from paddle_mnist.checkpoint.plain_data import (
+from paddle_mnist.hidden_state import object_graph
+from paddle_mnist.hidden_state.object_graph import Path, Step, child, describe
+from paddle_mnist.hidden_state.places import Place, find, topmost, walk
+from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     BUFFERS,
     CONTAINERS,
@@ -31,7 +32,6 @@ from paddle_mnist.checkpoint.plain_data import (
     replace_in_place,
     set_generator_state,
 )
-from paddle_mnist.checkpoint.reachable import Path, Step, child, describe
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array
 
@@ -204,7 +204,7 @@ class Snapshot:
             return now.__code__ is not before.__code__
         if isinstance(before, CONTAINERS):
             return False
-        if reachable.is_entered(before) or isinstance(before, nn.Layer):
+        if object_graph.is_entered(before) or isinstance(before, nn.Layer):
             return id(now) in self._ids
         try:
             return not bool(now == before)
@@ -228,7 +228,7 @@ class Snapshot:
 
 def is_iterator(value: Any) -> bool:
     """Return whether a value is an iterator, whose position no checkpoint can hold."""
-    return hasattr(type(value), "__next__") and not reachable.is_entered(value)
+    return hasattr(type(value), "__next__") and not object_graph.is_entered(value)
 
 
 def _position(iterator: Any) -> tuple[Any, ...]:
@@ -272,14 +272,14 @@ def _containers(value: Any) -> list[Any]:
     """
     if isinstance(value, nn.Layer):
         own = vars(value)
-        names = (*reachable.LAYER_PARTS, "_non_persistable_buffer_names_set")
+        names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
         return [own, *(own[name] for name in names)]
     return [value] if isinstance(value, (dict, list, collections.deque)) else []
 
 
 def _contents(value: Any) -> tuple[dict[Step, Any], list[Any]]:
     """Return the values that an object holds by step, and copies of its containers."""
-    steps = () if isinstance(value, nn.Layer) else reachable.own_steps(value)
+    steps = () if isinstance(value, nn.Layer) else object_graph.own_steps(value)
     copies = [
         dict(one) if isinstance(one, dict) else set(one) if isinstance(one, set) else list(one)
         for one in _containers(value)
@@ -288,10 +288,10 @@ def _contents(value: Any) -> tuple[dict[Step, Any], list[Any]]:
 
 
 def _restore_contents(value: Any, held: Mapping[Step, Any], copies: Sequence[Any]) -> None:
-    steps = () if isinstance(value, nn.Layer) else reachable.own_steps(value)
+    steps = () if isinstance(value, nn.Layer) else object_graph.own_steps(value)
     for step in {*held, *steps}:
         if child(value, step) is not held.get(step, ABSENT):
-            reachable.assign(value, step, held.get(step, ABSENT))
+            object_graph.assign(value, step, held.get(step, ABSENT))
     for container, copy in zip(_containers(value), copies):
         now, kept = _parts(container), _parts(copy)
         if len(now) != len(kept) or any(map(operator.is_not, now, kept)):

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import FurtherState
-from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
-from paddle_mnist.checkpoint.plain_data import STRUCTURE, copied, equal, is_plain, pack, unpack
-from paddle_mnist.checkpoint.reachable import describe
+from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.object_graph import describe
+from paddle_mnist.hidden_state.plain_data import STRUCTURE, copied, equal, is_plain, pack, unpack
 
 NUMPY_SCALARS = st.sampled_from(
     [np.float32(0.1), np.float64(-0.0), np.int8(-3), np.uint16(9), np.bool_(True), np.float16(2)]
@@ -166,10 +166,10 @@ class Saved(Checkpoint):
     """A checkpoint whose file of further state holds whatever a test says."""
 
     def __init__(self, path, contents):
-        super().__init__(path, {"names": {}}, {FURTHER: SavedState(contents).to_bytes()})
+        super().__init__(path, {"names": {}}, {EXTRA: SavedState(contents).to_bytes()})
 
     def has_file(self, suffix):
-        return suffix == FURTHER
+        return suffix == EXTRA
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def state():
     model = Net()
     optimizer = Own(0.1, parameters=model.parameters())
     roots = {"optimizer": optimizer, "model": model, "step": step}
-    return FurtherState(model, optimizer, roots, named={}, optional={})
+    return ExtraState(model, optimizer, roots, named={}, optional={})
 
 
 def contents(*values, **others):

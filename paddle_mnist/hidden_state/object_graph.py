@@ -23,7 +23,7 @@ import paddle
 from paddle import nn
 from paddle.optimizer.lr import LRScheduler
 
-from paddle_mnist.checkpoint.plain_data import ABSENT, is_leaf, is_tensor
+from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf, is_tensor
 
 # A step from one value to another: its kind, and a name or number. The kinds are "attribute",
 # "item" of a container, "variable" of a closure, "default" of an argument, and "global" that the

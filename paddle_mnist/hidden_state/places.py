@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Optional, TypeVar
 import numpy as np
 import paddle
 
-from paddle_mnist.checkpoint import reachable
-from paddle_mnist.checkpoint.plain_data import (
+from paddle_mnist.hidden_state import object_graph
+from paddle_mnist.hidden_state.object_graph import Path, child, describe
+from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     BUFFERS,
     CONTAINERS,
@@ -20,7 +21,6 @@ from paddle_mnist.checkpoint.plain_data import (
     is_plain,
     replace_in_place,
 )
-from paddle_mnist.checkpoint.reachable import Path, child, describe
 
 DATA = (*SCALARS, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
 MOST_STEPS = 60  # on the way to a value
@@ -82,9 +82,9 @@ def walk(
                 Place(
                     (*place.path, step),
                     child(value, step),
-                    place.is_internal or reachable.is_internal(value, step),
+                    place.is_internal or object_graph.is_internal(value, step),
                 )
-                for step in reachable.steps(value)
+                for step in object_graph.steps(value)
             ]
         except Exception:  # an object that does not let itself be looked into, such as a proxy
             continue
@@ -105,20 +105,20 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     global of a function, because it could change what the program does.
     """
     parent = places.get(path[:-1])
-    if len(path) < 2 or parent is None or not reachable.can_be_replaced(path[-1]):
+    if len(path) < 2 or parent is None or not object_graph.can_be_replaced(path[-1]):
         return False
     if path in places:
         place = places[path]
         return not place.is_internal and isinstance(place.value, (*CONTAINERS, *DATA))
     kind, key = path[-1]
     is_new_item = kind == "item" and isinstance(parent.value, dict)
-    is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
+    is_instance = object_graph.is_entered(parent.value) and not isinstance(parent.value, type)
     # The attribute of the class that one of the instance would hide: data may be, methods never.
     hidden = getattr(type(parent.value), str(key), None)
     hides_data = isinstance(hidden, (*DATA, functools.cached_property))
     is_public = not str(key).startswith("__")
     is_new_attribute = kind == "attribute" and is_instance and hides_data and is_public
-    is_internal = parent.is_internal or reachable.is_internal(parent.value, path[-1])
+    is_internal = parent.is_internal or object_graph.is_internal(parent.value, path[-1])
     return not is_internal and (is_new_item or is_new_attribute)
 
 
@@ -129,7 +129,7 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
         return False
     current = child(parent, path[-1])
     if not replace_in_place(current, new):
-        reachable.assign(parent, path[-1], new)
+        object_graph.assign(parent, path[-1], new)
     elif isinstance(new, paddle.Tensor):
         current.stop_gradient = new.stop_gradient
     return True
@@ -141,7 +141,7 @@ def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> O
     It is the shortest beginning of the value's path that leads to plain data.
     """
     lengths = range(2, len(path) + 1)
-    beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
+    beginnings = (path[:n] for n in lengths if object_graph.can_be_replaced(path[n - 1]))
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
 
 

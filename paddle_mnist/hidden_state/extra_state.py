@@ -13,16 +13,23 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
-from paddle_mnist.checkpoint.optimizer_state import (
+from paddle_mnist.errors import CheckpointError, ConfigError, listed
+from paddle_mnist.hidden_state.object_graph import (
+    Path,
+    describe,
+    identity,
+    is_registered,
+    is_users,
+)
+from paddle_mnist.hidden_state.optimizer_state import (
     Parameters,
     generated_names,
     load_structured_state,
     optimizer_contents,
     optimizer_parameters,
 )
-from paddle_mnist.checkpoint.places import find, may_be_put, put, unit, walk
-from paddle_mnist.checkpoint.plain_data import (
+from paddle_mnist.hidden_state.places import find, may_be_put, put, unit, walk
+from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     digest_of,
     is_plain,
@@ -31,18 +38,9 @@ from paddle_mnist.checkpoint.plain_data import (
     pack,
     unpack,
 )
-from paddle_mnist.checkpoint.reachable import (
-    Path,
-    describe,
-    identity,
-    is_registered,
-    is_users,
-)
-from paddle_mnist.checkpoint.saved_state import SavedState
-from paddle_mnist.checkpoint.snapshot import Snapshot, data_snapshot, is_iterator
-from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.errors import CheckpointError, ConfigError, listed
+from paddle_mnist.hidden_state.snapshot import Snapshot, data_snapshot, is_iterator
 from paddle_mnist.nn.schedule import schedule_numbers
+from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
@@ -52,7 +50,7 @@ DATA_ROOTS = ("train", "valid", "collate_fn")
 MOST_BYTES = 16 * 2**20  # of a value that the first steps do not change, and later ones do
 
 
-class FurtherState:
+class ExtraState:
     """Saves and restores the state beside the weights and the optimizer's state_dict.
 
     roots: the objects that may hold state, by name. "optimizer" and "schedule" are those of the
@@ -271,19 +269,14 @@ class FurtherState:
             "left": sorted(self.left),
         }
 
-    def files(self, is_logged: bool = True) -> dict[str, SavedState]:
-        """Return the contents of the checkpoint's file by its suffix; {} if there is no state.
-
-        is_logged: whether to save, from now on, what has changed, and to log what cannot be saved.
-        """
-        if is_logged:
-            self.log_unsaved(self.save_changed())
+    def packed(self) -> dict[str, Any]:
+        """Return the state as `paddle.save` can write it; {} if there is none."""
         contents = self.contents()
         if self._frozen() == self._was_frozen and not any(
             contents[kind] for kind in ("named", "optimizers", "values")
         ):
             return {}
-        return {FURTHER: SavedState(pack(contents, self.parameters))}
+        return pack(contents, self.parameters)
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, but for the optional ones."""
@@ -296,13 +289,15 @@ class FurtherState:
         """Return whether each parameter is frozen."""
         return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
 
-    def read(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return the state in a checkpoint; see `load_checkpoint`. Raises CheckpointError."""
+    def unpacked(self, packed: Mapping[str, Any], path: FilePath) -> dict[str, Any]:
+        """Return the contents of a file, by kind, for `load_first` and `load_optimizers`.
+
+        packed: what `packed` returned. path: of the file, for errors. Raises CheckpointError.
+        """
         saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": []}
         saved.update({"frozen": {}, "left": []})
-        path = checkpoint.path.with_suffix(FURTHER)
-        if checkpoint.has_file(FURTHER):
-            contents = unpack(checkpoint.load(FURTHER), self.parameters, path)
+        if packed:
+            contents = unpack(packed, self.parameters, path)
             self._check(contents, path)
             saved.update(contents)
         return {**saved, "path": path}
@@ -342,12 +337,11 @@ class FurtherState:
         self._loaded = (saved, schedule) if is_own else None
         self.load_values(saved, schedule, is_own, is_complete=False)
 
-    def load_result(self, checkpoint: Checkpoint) -> None:
+    def load_result(self, saved: Mapping[str, Any]) -> None:
         """Load the state of a finished run, except for optimizers and what callbacks count.
 
         Values of objects that are not there are left out. Raises CheckpointError.
         """
-        saved = self.read(checkpoint)
         values = [entry for entry in saved["values"] if entry[0][0][1] != "callbacks"]
         self.load_values({**saved, "values": values}, is_complete=False)
 
@@ -470,12 +464,12 @@ class FurtherState:
         there = {name for name in there if name in now or not name.startswith("callbacks[")}
         if there == now:
             return
-        missing, further = (", ".join(sorted(names)) for names in (now - there, there - now))
+        missing, unknown = (", ".join(sorted(names)) for names in (now - there, there - now))
         raise CheckpointError(
             f"{path}: "
             + "; ".join(
                 [f"has no state of {missing}"] * bool(missing)
-                + [f"has the state of {further}, which does not exist now"] * bool(further)
+                + [f"has the state of {unknown}, which does not exist now"] * bool(unknown)
             )
             + "; expected the same objects as in the run; or start a new run from its weights, "
             + f"with {weights_alone()}"
@@ -497,15 +491,6 @@ def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
     """Yield some roots, and those in a dict."""
     for root in roots.values():
         yield from root.values() if isinstance(root, Mapping) else [root]
-
-
-def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
-    """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
-    if checkpoint is None or not checkpoint.has_file(FURTHER):
-        return None
-    saved = unpack(checkpoint.load(FURTHER), None, checkpoint.path.with_suffix(FURTHER))
-    state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
-    return state
 
 
 def require_trained(parameters: Parameters, optimizers: Collection[Any]) -> None:

@@ -1,0 +1,1 @@
+"""What a training depends on beside its weights: find it, save it, and put it back."""
