@@ -21,26 +21,6 @@ def judge():
     return seeded(lambda: nn.Linear(CLASSES, 1))
 
 
-def trained(other, optimizer, loss):
-    optimizer.clear_grad()
-    loss.backward()
-    optimizer.step()
-
-
-def optimizer_before_discriminator():
-    """The step names the optimizer first, by which the discriminator's weights are found, too."""
-    discriminator = judge()
-    optimizer = paddle.optimizer.SGD(0.1, parameters=discriminator.parameters())
-
-    def step(model, batch, optimizer=optimizer, discriminator=discriminator):
-        outputs = model(batch[0])
-        if model.training:
-            trained(discriminator, optimizer, (discriminator(outputs.detach()) ** 2).mean())
-        return {"loss": (discriminator(outputs) - 1).square().mean()}
-
-    return base(step=step, loss=None)
-
-
 def net_frozen_between_its_steps():
     other = judge()
     optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
@@ -52,7 +32,9 @@ def net_frozen_between_its_steps():
     def step(model, batch):
         if model.training:
             freeze(False)
-            trained(other, optimizer, other(paddle.ones([1, CLASSES])).square().mean())
+            optimizer.clear_grad()
+            other(paddle.ones([1, CLASSES])).square().mean().backward()
+            optimizer.step()
             freeze(True)
         return {"loss": (other(model(batch[0])) - 1).square().mean()}
 
@@ -122,27 +104,8 @@ class Patience(Callback):
             self.optimizer.set_lr(0.5 * self.optimizer.get_lr())
 
 
-class AveragesWeights(Callback):
-    """Uses what it keeps only at the end."""
-
-    def __init__(self):
-        self.number, self.average = 0, {}
-
-    def before_training(self, training):
-        self.model = training.model
-
-    def after_epoch(self, view):
-        self.number += 1
-        for name, value in self.model.state_dict().items():
-            mean = self.average.get(name, 0.0)
-            self.average[name] = mean + (value.numpy() - mean) / self.number
-
-    def final_metrics(self, training):
-        return {"average/norm": float(sum(np.abs(one).sum() for one in self.average.values()))}
-
-
-def patience_and_averaged_weights():
-    return base(callbacks=[Patience(), AveragesWeights()])
+def patience_that_begins_again():
+    return base(callbacks=[Patience()])
 
 
 class Carries(nn.Layer):
@@ -220,34 +183,13 @@ def memory_of_named_tuples():
     return base(step=step, loss=None, callbacks=[callback])
 
 
-class ById(paddle.optimizer.Optimizer):
-    """Keeps an average for each parameter by its `id`."""
-
-    def __init__(self, parameters):
-        super().__init__(learning_rate=0.02, parameters=parameters)
-        self.averages = {}
-
-    @paddle.no_grad()
-    def step(self):
-        for one in self._parameter_list:
-            before = self.averages.get(id(one), paddle.zeros_like(one))
-            self.averages[id(one)] = 0.9 * before + one.grad
-            one.set_value(one - self.get_lr() * self.averages[id(one)])
-
-
-def optimizer_by_the_id_of_parameters():
-    return base(optimizer=lambda parameters: ById(parameters))
-
-
 PROGRAMS = [
-    optimizer_before_discriminator,
     net_frozen_between_its_steps,
     parameters_outside_the_model,
     teacher_made_before_the_training,
     rate_clipping_dropout_and_freezing_by_a_callback,
-    patience_and_averaged_weights,
+    patience_that_begins_again,
     lstm_state_that_an_epochs_end_resets,
     net_that_keeps_draws_orders_and_arrays,
     memory_of_named_tuples,
-    optimizer_by_the_id_of_parameters,
 ]

@@ -32,10 +32,10 @@ from paddle_mnist.plots.history import read_history, series
 EXAMPLES, OF_TWO = draw_examples(), draw_for_two_processes()
 
 
-def some(examples, count):
+def some(name, values, count):
     """Return the parameters of a test: so many each time, all of them before a release."""
-    others = [pytest.param(one, marks=pytest.mark.release) for one in examples[count:]]
-    return pytest.mark.parametrize("example", [*examples[:count], *others], ids=str)
+    others = [pytest.param(one, marks=pytest.mark.release) for one in values[count:]]
+    return pytest.mark.parametrize(name, [*values[:count], *others], ids=str)
 
 
 def computed(result):
@@ -56,7 +56,7 @@ def unbroken(tmp_path_factory):
     return train_once
 
 
-@some(EXAMPLES, 40)
+@some("example", EXAMPLES, 40)
 def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, unbroken):
     allowed = ["the result may depend on the number of shards"] if example.shards else []
     with silent(*allowed):
@@ -82,7 +82,7 @@ def two_processes(tmp_path_factory):
 
 
 @pytest.mark.slow
-@some(OF_TWO, 8)
+@some("example", OF_TWO, 8)
 def test_program_stopped_in_two_processes_resumes_to_the_bits_of_one(
     example, two_processes, unbroken
 ):
@@ -186,35 +186,30 @@ class Shrinking(lr.LRScheduler):
         self.keys = ["last_epoch", "last_lr", "factor"]
 
 
-OPTIMIZERS_AND_SCHEDULES = [
-    ("RMSProp", {"centered": True, "momentum": 0.5}, Shrinking),
-    ("Momentum", {"use_nesterov": True}, lambda: lr.LinearWarmup(lr.StepDecay(0.1, 2), 3, 0, 0.1)),
-    ("Adadelta", {}, lambda: lr.CosineAnnealingDecay(0.1, T_max=8)),
-    ("Adagrad", {}, lambda: lr.CyclicLR(0.01, 0.1, step_size_up=3, mode="triangular2")),
-    ("Adam", {"beta1": 0.8}, lambda: lr.ExponentialDecay(0.1, 0.9)),
-    ("Adamax", {}, lambda: lr.InverseTimeDecay(0.1, 0.5)),
-    ("AdamW", {"weight_decay": 0.1}, lambda: lr.LambdaDecay(0.1, lambda step: 0.95**step)),
-    ("ASGD", {"batch_num": 3}, lambda: lr.MultiplicativeDecay(0.1, lambda step: 0.95)),
-    ("Lamb", {"lamb_weight_decay": 0.1}, lambda: lr.MultiStepDecay(0.1, [2, 6, 8])),
-    ("NAdam", {}, lambda: lr.NaturalExpDecay(0.1, 0.1)),
-    ("RAdam", {}, lambda: lr.OneCycleLR(0.1, total_steps=10)),
-    ("Rprop", {}, lambda: lr.PiecewiseDecay([3, 8], [0.1, 0.05, 0.01])),
-    ("SGD", {"weight_decay": paddle.regularizer.L1Decay(0.01)}, lambda: lr.StepDecay(0.1, 3)),
-]
-AVAILABLE = [row for row in OPTIMIZERS_AND_SCHEDULES if hasattr(paddle.optimizer, row[0])]
+L1 = paddle.regularizer.L1Decay(0.01)
+# Each optimizer with a schedule; Rprop takes none.
+OPTIMIZERS = {
+    "RMSProp": ({"centered": True, "momentum": 0.5}, Shrinking),
+    "Momentum": ({"use_nesterov": True}, lambda: lr.LinearWarmup(lr.StepDecay(0.1, 2), 3, 0, 0.1)),
+    "Adadelta": ({}, lambda: lr.CosineAnnealingDecay(0.1, T_max=8)),
+    "Adagrad": ({}, lambda: lr.CyclicLR(0.01, 0.1, step_size_up=3, mode="triangular2")),
+    "Adam": ({"beta1": 0.8}, lambda: lr.ExponentialDecay(0.1, 0.9)),
+    "Adamax": ({}, lambda: lr.InverseTimeDecay(0.1, 0.5)),
+    "AdamW": ({"weight_decay": 0.1}, lambda: lr.LambdaDecay(0.1, lambda step: 0.95**step)),
+    "ASGD": ({"batch_num": 3}, lambda: lr.MultiplicativeDecay(0.1, lambda step: 0.95)),
+    "Lamb": ({"lamb_weight_decay": 0.1}, lambda: lr.MultiStepDecay(0.1, [2, 6, 8])),
+    "NAdam": ({}, lambda: lr.NaturalExpDecay(0.1, 0.1)),
+    "RAdam": ({}, lambda: lr.OneCycleLR(0.1, total_steps=10)),
+    "Rprop": ({}, lambda: 0.1),
+    "SGD": ({"weight_decay": L1}, lambda: lr.PiecewiseDecay([3, 8], [0.1, 0.05, 0.01])),
+}
 
 
 @pytest.mark.filterwarnings("error:There are some unused values")
-@pytest.mark.parametrize(
-    ("name", "options", "schedule"),
-    [
-        pytest.param(*row, marks=pytest.mark.release if row in AVAILABLE[2:] else ())
-        for row in AVAILABLE
-    ],
-)
-def test_optimizer_and_schedule_stopped_twice_resume_to_the_same_bits(
-    name, options, schedule, tmp_path
-):
+@some("name", [name for name in OPTIMIZERS if hasattr(paddle.optimizer, name)], 2)
+def test_optimizer_and_schedule_stopped_twice_resume_to_the_same_bits(name, tmp_path):
+    options, schedule = OPTIMIZERS[name]
+
     def optimizer(parameters):
         build = getattr(paddle.optimizer, name)
         return build(learning_rate=schedule(), parameters=parameters, **options)
