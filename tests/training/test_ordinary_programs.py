@@ -11,7 +11,6 @@ import functools
 import gc
 import logging
 import random
-import sqlite3
 import threading
 import time
 import types
@@ -66,15 +65,6 @@ def causal_mask(length):
     return paddle.triu(paddle.full([length, length], -1e9), diagonal=1)
 
 
-class Head(nn.Layer):
-    def __init__(self, parent, width):
-        super().__init__()
-        self.out, self.parent = nn.Linear(width, CLASSES), weakref.ref(parent)
-
-    def forward(self, hidden):
-        return self.out(hidden) * self.parent().scale
-
-
 class Attention(nn.Layer):
     """Has caches and statistics, and objects that are not tensors."""
 
@@ -82,23 +72,18 @@ class Attention(nn.Layer):
         super().__init__()
         self.config, self.log = config, logging.getLogger("program.net")
         self.options, self.activation = types.SimpleNamespace(verbose=True), F.gelu
-        self.words, self.head = nn.Embedding(VOCABULARY, config.width), Head(self, config.width)
-        self.scale, self.positions = 0.5, None
+        self.words = nn.Embedding(VOCABULARY, config.width)
+        self.head, self.positions = nn.Linear(config.width, CLASSES), None
+        self.head.parent = weakref.ref(self)
         self.calls, self.seconds, self.largest, self.shapes = 0, 0.0, -np.inf, Counter()
-
-    def encode_positions(self, length):
-        if self.positions is None:
-            width = self.config.width
-            angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
-            table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-            self.positions = paddle.to_tensor(table, "float32")
-        return self.positions
 
     def forward(self, words):
         start = time.perf_counter()
-        hidden = self.words(words) + self.encode_positions(words.shape[1])
-        if self.calls == 0:
+        if self.positions is None:
             print("the first batch is", words.shape)
+            table = np.sin(np.arange(words.shape[1])[:, None] / np.arange(1, 1 + self.config.width))
+            self.positions = paddle.to_tensor(table, "float32")
+        hidden = self.words(words) + self.positions
         scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(words.shape[1])
         hidden = self.activation(F.softmax(scores) @ hidden)
         self.log.debug("hidden: %s", hidden.shape)
@@ -226,28 +211,24 @@ class Finetuned(nn.Layer):
         return self.head(features)
 
 
-class Distillation:
-    def __init__(self, teacher, history=[]):  # noqa: B006, as people write it
-        self.loss, self.teacher = nn.CrossEntropyLoss(soft_label=True), teacher
+class Task:
+    def __init__(self, smoothing, history=[]):  # noqa: B006, as people write it
+        self.loss, self.smoothing = nn.CrossEntropyLoss(soft_label=True), smoothing
         self.history, self.timer = history, None
 
     def step(self, model, batch, calls=[0]):  # noqa: B006, as people write it
         calls[0] += 1
         points, labels = batch
-        with paddle.no_grad():
-            soft = F.softmax(self.teacher(points) / 2)
-        outputs = model(points)
-        self.newest_outputs = outputs.detach()
-        loss = self.loss(outputs, 0.5 * soft + 0.5 * F.one_hot(labels.flatten(), CLASSES))
+        targets = F.label_smooth(F.one_hot(labels.flatten(), CLASSES), epsilon=self.smoothing)
+        self.newest_outputs = model(points)
+        loss = self.loss(self.newest_outputs, targets)
         self.history.append(loss.item())
         self.timer = time.perf_counter()
         return {"loss": loss}
 
 
-def frozen_backbone_and_teacher():
-    teacher = perceptron(nn.BatchNorm1D(16), nn.Dropout(0.1))
-    teacher.eval()
-    return {"model": Finetuned, "step": Distillation(teacher).step}
+def frozen_backbone_and_step_of_an_object():
+    return {"model": Finetuned, "step": Task(0.1).step}
 
 
 # ------------------------------------------------------------------ datasets
@@ -279,10 +260,6 @@ class Pictures(paddle.io.Dataset):
     def __len__(self):
         return len(self.chosen)
 
-    @functools.cache  # noqa: B019, as people write it
-    def label(self, index):
-        return np.array([index % CLASSES])
-
     @functools.cached_property
     def mean(self):
         return np.load("images.npy").mean() / 255
@@ -297,7 +274,7 @@ class Pictures(paddle.io.Dataset):
         self.reads += 1
         self.seconds += time.perf_counter() - start
         image = self.transform(self.cache[index]).numpy() - np.float32(self.mean)
-        return np.stack(list(self.pool.map(np.tanh, image))), self.label(index)
+        return np.stack(list(self.pool.map(np.tanh, image))), np.int64(index % CLASSES)
 
 
 def residual_net():
@@ -363,24 +340,9 @@ class Records(Stored):
             return self.file.read(4 * WIDTH)
 
 
-class Table(Stored):
-    """Reads a table of SQLite, whose connection cannot be copied."""
-
-    def __init__(self):
-        self.connection = sqlite3.connect("points.sqlite")
-        self.connection.execute("create table points (id integer primary key, data blob)")
-        rows = [(number, row.tobytes()) for number, row in enumerate(Points().points)]
-        self.connection.executemany("insert into points values (?, ?)", rows)
-
-    def read(self, index):
-        query = "select data from points where id = ?"
-        return self.connection.execute(query, [index]).fetchone()[0]
-
-
 def datasets_of_open_files():
-    parts = [Mapped(), Zipped(), Records(), Table()]
-    joined = paddle.io.ConcatDataset(parts)
-    train, valid = paddle.io.random_split(joined, [100, 32])
+    joined = paddle.io.ConcatDataset([Mapped(), Zipped(), Records()])
+    train, valid = paddle.io.random_split(joined, [75, 24])
     return {
         "train": train,
         "valid": {"random": valid, "first": paddle.io.Subset(joined, [0, 1, 2])},
@@ -495,7 +457,7 @@ PROGRAMS = [
     derived_weights_and_custom_gradients,
     static_graph_with_a_schedule_in_a_closure,
     data_parallel_net_that_the_script_uses,
-    frozen_backbone_and_teacher,
+    frozen_backbone_and_step_of_an_object,
     residual_net_on_pictures_that_are_remembered,
     datasets_of_open_files,
     files_opened_by_worker_processes,

@@ -7,14 +7,13 @@ import itertools
 import numpy as np
 import paddle
 import pytest
-from fit_rows import STOP_AT, ProgramError, StopsAt, adam, bits, momentum, stop, train
+from fit_rows import ProgramError, StopsAt, adam, bits, momentum, stop, train
 from paddle import nn
 from paddle.nn import functional as F
 from small_nets import CLASSES, WIDTH, Points, perceptron
 from stateful_rows import seeded
 
 from paddle_mnist import Callback, Trainer, is_rehearsal
-from paddle_mnist.checkpoint import snapshot
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.checkpoint.weights import load
@@ -202,16 +201,6 @@ def test_first_step_finds_what_was_built_also_in_a_resumed_run_which_does_not_re
     assert [one for one in steps if one[0] == "0"] == 2 * [expected]
     assert witness.said("after_step", False)
     assert not witness.said("after_step", True) and not witness.said("after_epoch", True)
-
-
-def test_rehearsal_restores_and_saves_large_state(tmp_path, monkeypatch):
-    """That of layers, even if it is too large to be examined elsewhere."""
-    row = "EMA teacher in the step"
-    expected = bits(train(row, tmp_path / "small"))
-    monkeypatch.setattr(snapshot, "MOST_BYTES", 0)
-    with pytest.raises(ProgramError):
-        train(row, tmp_path / "large", callbacks=[StopsAt(STOP_AT, stop)])
-    assert bits(train(row, tmp_path / "large")) == expected
 
 
 def test_rehearsal_raises_by_name_for_what_is_too_large_to_be_examined(tmp_path):
