@@ -104,22 +104,6 @@ def test_callback_sees_its_training(tmp_path):
     assert json.loads(json.dumps(chosen)) == chosen
 
 
-def test_callbacks_are_all_asked_before_the_first_epoch_whether_to_stop(tmp_path):
-    asked = []
-
-    class Answers(Callback):
-        def __init__(self, answer):
-            self.answer = answer
-
-        def should_stop(self, view):
-            asked.append((self.answer, view.state.epoch))
-            return self.answer
-
-    result = train(ROW, tmp_path, callbacks=[Answers(False), Answers(True), Answers(False)])
-    assert (result.stopped, result.steps) == ("early", 0)
-    assert asked == [(False, 0), (True, 0), (False, 0)]
-
-
 class Closes(Callback):
     def __init__(self, closed, fails=False):
         self.closed, self.fails = closed, fails

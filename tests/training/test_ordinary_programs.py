@@ -413,17 +413,15 @@ def mix(samples):
 
 
 class History(Callback):
-    """Keeps values, times and the best of them, and writes them to a file and a progress bar."""
+    """Keeps values and times, and writes them to a file and a progress bar."""
 
     def __init__(self, path):
-        self.losses, self.times, self.best, self.patience = [], deque(maxlen=4), None, 0
+        self.losses, self.times, self.view, self.weights = [], deque(maxlen=4), None, {}
         self.start, self.file = time.time(), open(path, "w", newline="")  # noqa: SIM115
         self.rows, self.bar = csv.writer(self.file), None
-        self.weights, self.training, self.view = {}, None, None
 
     def before_training(self, training):
-        self.training = training
-        self.start, self.bar = time.time(), tqdm(total=training.job.steps, disable=None)
+        self.training, self.bar = training, tqdm(total=training.job.steps, disable=None)
 
     def after_step(self, view):
         self.view = view
@@ -433,11 +431,6 @@ class History(Callback):
         self.bar.update()
         self.weights = {name: view.parameter(name) for name in view.parameters}
         return {"seconds": self.times[-1]}
-
-    def after_epoch(self, view):
-        loss = view.metrics["valid/loss"]
-        is_better = self.best is None or loss < self.best
-        self.best, self.patience = (loss, 0) if is_better else (self.best, self.patience + 1)
 
     def after_training(self, training, result):
         self.bar.close()
