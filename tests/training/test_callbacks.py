@@ -84,16 +84,12 @@ def test_callbacks_are_called_in_the_order_given(tmp_path):
 
 def test_callback_sees_its_training(tmp_path):
     class Reads(Callback):
-        def before_first_step(self, training):
-            assert training.state.step == 0
-
         def after_last_step(self, training):
             self.training = training
 
     reader = Reads()
     train(ROW, tmp_path, epochs=2, callbacks=[reader], must_match={"version": 3})
-    training = reader.training
-    state = training.state
+    training, state = reader.training, reader.training.state
     assert (state.epoch, state.step, state.samples) == (2, 10, 2 * SAMPLES)
     assert training.steps == 10 and training.world.size == 1
     assert training.run.path == tmp_path and training.run.metrics.exists()

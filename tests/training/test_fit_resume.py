@@ -66,6 +66,11 @@ def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, un
     assert computed(result) == unbroken(example.program, example.shards)
 
 
+@pytest.mark.parametrize("program", ["GAN", "queue of keys in the step", "own optimizer"])
+def test_program_without_a_rehearsal_has_the_same_bits(program, tmp_path, unbroken):
+    assert computed(train(program, tmp_path, rehearse=False)) == unbroken(program)
+
+
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     """The folder where two processes have stopped and resumed some examples, and refused others."""

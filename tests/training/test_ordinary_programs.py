@@ -75,10 +75,9 @@ class Attention(nn.Layer):
         self.words = nn.Embedding(VOCABULARY, config.width)
         self.head, self.positions = nn.Linear(config.width, CLASSES), None
         self.head.parent = weakref.ref(self)
-        self.calls, self.seconds, self.largest, self.shapes = 0, 0.0, -np.inf, Counter()
+        self.shapes = Counter()
 
     def forward(self, words):
-        start = time.perf_counter()
         if self.positions is None:
             print("the first batch is", words.shape)
             table = np.sin(np.arange(words.shape[1])[:, None] / np.arange(1, 1 + self.config.width))
@@ -87,10 +86,7 @@ class Attention(nn.Layer):
         scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(words.shape[1])
         hidden = self.activation(F.softmax(scores) @ hidden)
         self.log.debug("hidden: %s", hidden.shape)
-        self.calls += 1
-        self.largest = max(self.largest, hidden.max().item())
         self.shapes[tuple(words.shape)] += 1
-        self.seconds += time.perf_counter() - start
         is_mean = self.config.pooling is Pooling.MEAN
         return self.head(hidden.mean(axis=1) if is_mean else hidden.max(axis=1))
 
@@ -187,9 +183,6 @@ def data_parallel_net_that_the_script_uses():
     return {"model": net, "optimizer": optimizer, "step": step, "callbacks": [Predicts()]}
 
 
-# ------------------------------------------------------------------ steps
-
-
 class Finetuned(nn.Layer):
     """Trains a head on a backbone that is frozen."""
 
@@ -211,24 +204,8 @@ class Finetuned(nn.Layer):
         return self.head(features)
 
 
-class Task:
-    def __init__(self, smoothing, history=[]):  # noqa: B006, as people write it
-        self.loss, self.smoothing = nn.CrossEntropyLoss(soft_label=True), smoothing
-        self.history, self.timer = history, None
-
-    def step(self, model, batch, calls=[0]):  # noqa: B006, as people write it
-        calls[0] += 1
-        points, labels = batch
-        targets = F.label_smooth(F.one_hot(labels.flatten(), CLASSES), epsilon=self.smoothing)
-        self.newest_outputs = model(points)
-        loss = self.loss(self.newest_outputs, targets)
-        self.history.append(loss.item())
-        self.timer = time.perf_counter()
-        return {"loss": loss}
-
-
-def frozen_backbone_and_step_of_an_object():
-    return {"model": Finetuned, "step": Task(0.1).step}
+def frozen_backbone():
+    return {"model": Finetuned}
 
 
 # ------------------------------------------------------------------ datasets
@@ -247,7 +224,7 @@ class Pictures(paddle.io.Dataset):
         np.save("images.npy", images)
         self.generator, self.pool = np.random.default_rng(0), ThreadPoolExecutor(2)
         self.chosen = self.generator.permutation(len(images))[:20]
-        self.cache, self.recent, self.reads, self.seconds = {}, OrderedDict(), 0, 0.0
+        self.cache, self.recent = {}, OrderedDict()
         self.transform = transforms.Compose(
             [
                 transforms.RandomCrop(SIDE, padding=1),
@@ -265,14 +242,11 @@ class Pictures(paddle.io.Dataset):
         return np.load("images.npy").mean() / 255
 
     def __getitem__(self, index):
-        start = time.perf_counter()
         if index not in self.cache:
             self.cache[index] = read_image("images.npy", int(self.chosen[index]))
-        self.recent[index] = start
+        self.recent[index] = time.perf_counter()
         while len(self.recent) > 5:
             self.recent.popitem(last=False)
-        self.reads += 1
-        self.seconds += time.perf_counter() - start
         image = self.transform(self.cache[index]).numpy() - np.float32(self.mean)
         return np.stack(list(self.pool.map(np.tanh, image))), np.int64(index % CLASSES)
 
@@ -357,10 +331,10 @@ def files_opened_by_worker_processes():
 
 
 class Lines(paddle.io.IterableDataset):
-    """Reads a file line by line, in random order within a buffer; counts epochs and lines."""
+    """Reads a file line by line, in random order within a buffer; is told the epoch."""
 
     def __init__(self):
-        self.epoch, self.lines = 0, 0
+        self.epoch = 0
         np.savetxt("points.csv", Points().points, delimiter=",")
 
     def set_epoch(self, epoch):
@@ -370,7 +344,6 @@ class Lines(paddle.io.IterableDataset):
         buffer = []
         with open("points.csv", newline="") as file:
             for row in csv.reader(file):
-                self.lines += 1
                 point = np.array(row, "float32")
                 buffer.append((point, point[:CLASSES].argmax()))
                 if len(buffer) == 8:
@@ -416,8 +389,8 @@ class History(Callback):
     """Keeps values and times, and writes them to a file and a progress bar."""
 
     def __init__(self, path):
-        self.losses, self.times, self.view, self.weights = [], deque(maxlen=4), None, {}
-        self.start, self.file = time.time(), open(path, "w", newline="")  # noqa: SIM115
+        self.times, self.view, self.start = deque(maxlen=4), None, time.time()
+        self.file = open(path, "w", newline="")  # noqa: SIM115
         self.rows, self.bar = csv.writer(self.file), None
 
     def before_training(self, training):
@@ -425,11 +398,9 @@ class History(Callback):
 
     def after_step(self, view):
         self.view = view
-        self.losses.append(view.loss)
         self.times.append(time.time() - self.start)
         self.rows.writerow([view.step, view.loss])
         self.bar.update()
-        self.weights = {name: view.parameter(name) for name in view.parameters}
         return {"seconds": self.times[-1]}
 
     def after_training(self, training, result):
@@ -450,7 +421,7 @@ PROGRAMS = [
     derived_weights_and_custom_gradients,
     static_graph_with_a_schedule_in_a_closure,
     data_parallel_net_that_the_script_uses,
-    frozen_backbone_and_step_of_an_object,
+    frozen_backbone,
     residual_net_on_pictures_that_are_remembered,
     datasets_of_open_files,
     files_opened_by_worker_processes,
