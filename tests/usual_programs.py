@@ -1,7 +1,7 @@
 """Programs with state as people write them, which must resume to the same bits.
 
 Each is a function that returns arguments of `fit`, built again as a new process does. It combines
-what one program may well have; what is lost on the way changes the bits of a resumed run.
+what one program may well have; whatever is lost on the way changes the bits of a resumed run.
 """
 
 import collections
@@ -16,42 +16,39 @@ from stateful_rows import follow, seeded
 
 from paddle_mnist import Callback
 
-
-def judge():
-    return seeded(lambda: nn.Linear(CLASSES, 1))
+Transition = collections.namedtuple("Transition", "points reward")
 
 
-def net_frozen_between_its_steps():
-    other = judge()
-    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
-
-    def freeze(is_frozen):
-        for parameter in other.parameters():
-            parameter.stop_gradient = is_frozen
-
-    def step(model, batch):
-        if model.training:
-            freeze(False)
-            optimizer.clear_grad()
-            other(paddle.ones([1, CLASSES])).square().mean().backward()
-            optimizer.step()
-            freeze(True)
-        return {"loss": (other(model(batch[0])) - 1).square().mean()}
-
-    return base(step=step, loss=None, state={"other": other, "other_optimizer": optimizer})
-
-
-def parameters_outside_the_model():
-    """The optimizer has those of a layer and a parameter that only the step uses."""
-    head, scale = judge(), seeded(lambda: paddle.create_parameter([1], "float32"))
+def step_with_other_nets_and_a_memory():
+    """The step freezes a net that it trains; the optimizer has parameters outside the model."""
+    critic, head = (seeded(lambda: nn.Linear(CLASSES, 1)) for _ in range(2))
+    scale = seeded(lambda: paddle.create_parameter([1], "float32"))
+    critic_optimizer = paddle.optimizer.SGD(0.1, parameters=critic.parameters())
+    memory = collections.deque(maxlen=4)
 
     def optimizer(parameters):
         return paddle.optimizer.Momentum(0.02, parameters=[*parameters, *head.parameters(), scale])
 
-    def step(model, batch):
-        return {"loss": (head(model(batch[0])) * scale - 1).square().mean()}
+    def freeze(is_frozen):
+        for parameter in critic.parameters():
+            parameter.stop_gradient = is_frozen
 
-    return base(step=step, loss=None, optimizer=optimizer, grad_shards=2)
+    def step(model, batch):
+        points, labels = batch
+        if model.training:
+            freeze(False)
+            critic_optimizer.clear_grad()
+            critic(paddle.ones([1, CLASSES])).square().mean().backward()
+            critic_optimizer.step()
+            freeze(True)
+            memory.append(Transition(points.numpy(), len(memory)))
+        outputs = model(points)
+        old = model(paddle.to_tensor(memory[0].points) if memory else points)
+        judged = (critic(outputs) - 1).square().mean() + (head(outputs) * scale - 1).square().mean()
+        return {"loss": F.cross_entropy(outputs, labels) + judged + 0.1 * old.abs().mean()}
+
+    state = {"critic": critic, "critic_optimizer": critic_optimizer}
+    return base(step=step, loss=None, optimizer=optimizer, state=state)
 
 
 class MakesTeacher(Callback):
@@ -62,32 +59,6 @@ class MakesTeacher(Callback):
 
     def after_step(self, view):
         follow(self.teacher, self.model)
-
-
-def teacher_made_before_the_training():
-    callback = MakesTeacher()
-
-    def step(model, batch):
-        outputs = model(batch[0])
-        loss = F.cross_entropy(outputs, batch[1])
-        if hasattr(callback, "teacher"):
-            loss = loss + F.mse_loss(outputs, callback.teacher(batch[0]).detach())
-        return {"loss": loss}
-
-    return base(step=step, loss=None, callbacks=[callback])
-
-
-def rate_clipping_dropout_and_freezing_by_a_callback():
-    net, clip = seeded(with_dropout), nn.ClipGradByGlobalNorm(0.4)
-    optimizer = paddle.optimizer.Momentum(0.1, parameters=net.parameters(), grad_clip=clip)
-
-    def change():
-        optimizer.set_lr(optimizer.get_lr() / 2)
-        clip.clip_norm /= 2
-        net[1].p /= 2
-        net[0].bias.stop_gradient = not net[0].bias.stop_gradient
-
-    return base(model=net, optimizer=optimizer, callbacks=[After(epoch=change)])
 
 
 class Patience(Callback):
@@ -104,8 +75,31 @@ class Patience(Callback):
             self.optimizer.set_lr(0.5 * self.optimizer.get_lr())
 
 
-def patience_that_begins_again():
-    return base(callbacks=[Patience()])
+def callbacks_that_teach_and_lower_the_rate():
+    """A list is shared by a callback and the step."""
+    teaching, recent = MakesTeacher(), [1.0]
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        loss = F.cross_entropy(outputs, batch[1]) * recent[-1]
+        if hasattr(teaching, "teacher"):
+            loss = loss + F.mse_loss(outputs, teaching.teacher(batch[0]).detach())
+        return {"loss": loss}
+
+    shortens = After(step=lambda: recent.append(0.8 * recent[-1]))
+    return base(step=step, loss=None, callbacks=[teaching, Patience(), shortens])
+
+
+def callback_that_changes_clipping_dropout_and_freezing():
+    net, clip = seeded(with_dropout), nn.ClipGradByGlobalNorm(0.4)
+    optimizer = paddle.optimizer.Momentum(0.1, parameters=net.parameters(), grad_clip=clip)
+
+    def change():
+        clip.clip_norm /= 2
+        net[1].p /= 2
+        net[0].bias.stop_gradient = not net[0].bias.stop_gradient
+
+    return base(model=net, optimizer=optimizer, callbacks=[After(epoch=change)])
 
 
 class Carries(nn.Layer):
@@ -165,31 +159,10 @@ def net_that_keeps_draws_orders_and_arrays():
     return base(model=Keeps)
 
 
-Transition = collections.namedtuple("Transition", "points reward")
-
-
-def memory_of_named_tuples():
-    """Replays what it has seen, as DQN does; a list is shared by a callback and the step."""
-    memory, recent = collections.deque(maxlen=4), [1.0]
-
-    def step(model, batch):
-        if model.training:
-            memory.append(Transition(batch[0].numpy(), len(memory)))
-        old = paddle.to_tensor(memory[0].points) if memory else batch[0]
-        loss = F.cross_entropy(model(batch[0]), batch[1]) + 0.1 * model(old).abs().mean()
-        return {"loss": loss * recent[-1]}
-
-    callback = After(step=lambda: recent.append(0.8 * recent[-1]))
-    return base(step=step, loss=None, callbacks=[callback])
-
-
 PROGRAMS = [
-    net_frozen_between_its_steps,
-    parameters_outside_the_model,
-    teacher_made_before_the_training,
-    rate_clipping_dropout_and_freezing_by_a_callback,
-    patience_that_begins_again,
+    step_with_other_nets_and_a_memory,
+    callbacks_that_teach_and_lower_the_rate,
+    callback_that_changes_clipping_dropout_and_freezing,
     lstm_state_that_an_epochs_end_resets,
     net_that_keeps_draws_orders_and_arrays,
-    memory_of_named_tuples,
 ]

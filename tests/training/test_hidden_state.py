@@ -175,5 +175,5 @@ def test_iterator_that_is_first_used_late_warns_by_name(place, tmp_path, lines):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_usual_program_resumes_to_the_same_bits(program, tmp_path):
     """Inside the second epoch, and in the third."""
-    with silent("the result may depend on the number of shards"):
+    with silent():
         check_resumes(tmp_path, program, (6, 9))
