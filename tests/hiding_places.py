@@ -9,7 +9,7 @@ import collections
 import functools
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -36,23 +36,43 @@ class Kind(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of some kind, which changes when it is time, and may act on what is computed."""
+    """State of some kind in a training.
+
+    influence: what a step makes of it; without one, it acts on nothing. is_time: whether it changes
+    now.
+    """
 
     kind: Kind
+    influence: Optional[str]
     is_time: Callable[[], bool]
-    acts: bool
 
     def make(self):
         return self.kind.make()
 
     def turn(self, value):
-        """Return the next value, and a number from 0 to 1, which is 0 where it does not act."""
+        """Return the next value, and a number from 0 to 1, which is 0 without an influence."""
         if not self.is_time():
             return value, 0.0
         following = self.kind.change(value)
         value = value if following is None else following
         number = 0.37 * float(self.kind.number(value)) % 1
-        return value, number if self.acts else 0.0
+        return value, number if self.influence else 0.0
+
+    def step(self, value, model, batch):
+        """Return the next value, except in an evaluation, and the result of a step."""
+        value, number = self.turn(value) if model.training else (value, 0.0)
+        return value, self.result(model, batch, number)
+
+    def result(self, model, batch, number):
+        """Return the result of a step that a number influences."""
+        points, labels = batch
+        if self.influence == "weights" and model.training:
+            with paddle.no_grad():
+                model.weight.set_value(model.weight * (1 - 0.1 * number))
+        if self.influence == "inputs":
+            points = points * (1 + number)
+        loss = F.cross_entropy(model(points), labels)
+        return {"loss": loss * (1 + number) if self.influence == "loss" else loss}
 
 
 class Inside:
@@ -171,8 +191,9 @@ def base(**others):
 class Hides:
     """Keeps state in an attribute, which `turn` changes."""
 
-    def hide(self, kind):
-        self.kind, self.hidden = kind, kind.make()
+    def __init__(self, state, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.kind, self.hidden = state, state.make()
 
     def turn(self):
         self.hidden, number = self.kind.turn(self.hidden)
@@ -180,15 +201,10 @@ class Hides:
 
 
 class Optimizer(Hides, paddle.optimizer.SGD):
-    def __init__(self, kind, influence, parameters):
-        super().__init__(0.1, parameters=parameters)
-        self.influence = influence
-        self.hide(kind)
-
     @paddle.no_grad()
     def step(self):
         number = self.turn()
-        if self.influence == "weights":
+        if self.kind.influence == "weights":
             for parameter in self._parameter_list:
                 parameter.set_value(parameter * (1 - 0.1 * number))
         else:
@@ -196,60 +212,44 @@ class Optimizer(Hides, paddle.optimizer.SGD):
         super().step()
 
 
-class Schedule(Hides, lr.LRScheduler):
-    def __init__(self, kind):
-        self.hide(kind)
+class Schedule(lr.LRScheduler):
+    def __init__(self, state):
+        self.kind, self.hidden = state, state.make()
         super().__init__(0.1)
 
     def get_lr(self):
-        return 0.1 / (1 + self.turn())
+        self.hidden, number = self.kind.turn(self.hidden)
+        return 0.1 / (1 + number)
 
 
-class Net(Hides, nn.Layer):
-    def __init__(self, kind):
-        super().__init__()
-        self.linear = linear()
-        self.hide(kind)
-
+class Net(Hides, nn.Linear):
     def forward(self, points):
-        return self.linear(points) * (1 + self.turn())
+        return super().forward(points) * (1 + self.turn())
 
 
 class Loss(Hides, nn.Layer):
-    def __init__(self, kind):
-        super().__init__()
-        self.hide(kind)
-
     def forward(self, outputs, labels):
         return F.cross_entropy(outputs, labels) * (1 + self.turn())
 
 
 class Metric(Hides):
-    def __init__(self, kind):
-        self.hide(kind)
-
     def __call__(self, outputs, labels):
         hits = outputs.argmax(axis=1) == labels.flatten()
         return hits.astype("float32").mean() + self.turn()
 
 
 class Task(Hides):
-    def __init__(self, kind, influence):
-        self.influence = influence
-        self.hide(kind)
-
     def step(self, model, batch):
-        return computed(model, batch, self.turn(), self.influence)
+        return self.kind.result(model, batch, self.turn())
 
     __call__ = step
 
 
-class ScaledPoints(Points, Hides):
+class ScaledPoints(Hides, Points):
     """Turns state with each sample, or where `change` is called."""
 
-    def __init__(self, kind, with_samples=True):
-        super().__init__(SAMPLES)
-        self.hide(kind)
+    def __init__(self, state, with_samples=True):
+        super().__init__(state, SAMPLES)
         self.with_samples, self.hidden_number = with_samples, 0.0
 
     def change(self):
@@ -262,23 +262,37 @@ class ScaledPoints(Points, Hides):
         return point * np.float32(1 + self.hidden_number), label
 
 
+def in_optimizer(state):
+    return {"optimizer": lambda parameters: Optimizer(state, 0.1, parameters=parameters)}
+
+
+def in_schedule(state):
+    return {
+        "optimizer": lambda parameters: paddle.optimizer.SGD(Schedule(state), parameters=parameters)
+    }
+
+
+def in_sublayer(state):
+    return {"model": lambda: nn.Sequential(Net(state, WIDTH, CLASSES), nn.Tanh())}
+
+
 # ------------------------------------------------------------------ variables of closures
 
 
-def closure(kind):
+def closure(state):
     """Return a function that turns state in a variable of its closure, and returns the number."""
-    hidden = kind.make()
+    hidden = state.make()
 
     def turn():
         nonlocal hidden
-        hidden, number = kind.turn(hidden)
+        hidden, number = state.turn(hidden)
         return number
 
     return turn
 
 
-def in_hook(kind, influence):
-    turn = closure(kind)
+def in_hook(state):
+    turn = closure(state)
 
     def build():
         model = nn.Sequential(linear())
@@ -288,13 +302,13 @@ def in_hook(kind, influence):
     return {"model": build}
 
 
-def in_loss_closure(kind, influence):
-    turn = closure(kind)
+def in_loss_closure(state):
+    turn = closure(state)
     return {"loss": lambda outputs, labels: F.cross_entropy(outputs, labels) * (1 + turn())}
 
 
-def in_collate(kind, influence):
-    turn = closure(kind)
+def in_collate(state):
+    turn = closure(state)
 
     def collate(samples):
         points, labels = (np.stack(column) for column in zip(*samples))
@@ -306,103 +320,80 @@ def in_collate(kind, influence):
 # ------------------------------------------------------------------ step
 
 
-def computed(model, batch, number, influence):
-    """Return the result of a step that a number influences."""
-    points, labels = batch
-    if influence == "weights" and model.training:
-        with paddle.no_grad():
-            model.weight.set_value(model.weight * (1 - 0.1 * number))
-    if influence == "inputs":
-        points = points * (1 + number)
-    loss = F.cross_entropy(model(points), labels)
-    return {"loss": loss * (1 + number) if influence == "loss" else loss}
-
-
 def as_step(step):
     return {"step": step, "loss": None}
 
 
-def turned(kind, hidden, model):
-    """Turn state in a training step, but not in an evaluation."""
-    return kind.turn(hidden) if model.training else (hidden, 0.0)
-
-
-def in_step_closure(kind, influence):
-    hidden = kind.make()
+def in_step_closure(state):
+    hidden = state.make()
 
     def step(model, batch):
         nonlocal hidden
-        hidden, number = turned(kind, hidden, model)
-        return computed(model, batch, number, influence)
+        hidden, result = state.step(hidden, model, batch)
+        return result
 
     return as_step(step)
 
 
-def in_step_attribute(kind, influence):
+def in_step_attribute(state):
     def step(model, batch):
-        step.hidden, number = turned(kind, step.hidden, model)
-        return computed(model, batch, number, influence)
+        step.hidden, result = state.step(step.hidden, model, batch)
+        return result
 
-    step.hidden = kind.make()
+    step.hidden = state.make()
     return as_step(step)
 
 
-def step_with_default(kind, influence):
-    def step(model, batch, hidden=[kind.make()]):  # noqa: B006, B008
-        hidden[0], number = turned(kind, hidden[0], model)
-        return computed(model, batch, number, influence)
+def step_with_default(state):
+    def step(model, batch, hidden=[state.make()]):  # noqa: B006, B008
+        hidden[0], result = state.step(hidden[0], model, batch)
+        return result
 
     return step
 
 
-def in_step_keyword(kind, influence):
-    return as_step(functools.partial(step_with_default(kind, influence), hidden=[kind.make()]))
+def in_step_keyword(state):
+    return as_step(functools.partial(step_with_default(state), hidden=[state.make()]))
 
 
-def in_step_partial(kind, influence):
+def in_step_partial(state):
     """By position: an error can only name `args`."""
 
     def step(hidden, model, batch):
-        hidden[0], number = turned(kind, hidden[0], model)
-        return computed(model, batch, number, influence)
+        hidden[0], result = state.step(hidden[0], model, batch)
+        return result
 
-    return as_step(functools.partial(step, [kind.make()]))
+    return as_step(functools.partial(step, [state.make()]))
 
 
 HIDDEN = None  # a global that a step names, or a function that the step calls
 
 
-def turn_global(kind, model):
+def step_of_global(state, model, batch):
     global HIDDEN
-    HIDDEN, number = turned(kind, HIDDEN, model)
-    return number
+    HIDDEN, result = state.step(HIDDEN, model, batch)
+    return result
 
 
-def in_step_global(kind, influence):
+def in_step_helper(state):
     global HIDDEN
-    HIDDEN = kind.make()  # as the import of a script does in a new process
-
-    def step(model, batch):
-        global HIDDEN
-        HIDDEN, number = turned(kind, HIDDEN, model)
-        return computed(model, batch, number, influence)
-
-    return as_step(step)
+    HIDDEN = state.make()  # as the import of a script does in a new process
+    return as_step(lambda model, batch: step_of_global(state, model, batch))
 
 
-def in_step_helper(kind, influence):
+def in_step_global(state):
     global HIDDEN
-    HIDDEN = kind.make()
-    return as_step(lambda model, batch: computed(model, batch, turn_global(kind, model), influence))
+    HIDDEN = state.make()
+    return as_step(functools.partial(step_of_global, state))
 
 
-def in_step_class(kind, influence):
+def in_step_class(state):
     class OfClass:
-        hidden = kind.make()
+        hidden = state.make()
 
         def __call__(self, model, batch):
-            OfClass.hidden, number = kind.turn(OfClass.hidden)
-            return computed(model, batch, number, influence)
+            OfClass.hidden, result = state.step(OfClass.hidden, model, batch)
+            return result
 
     return as_step(OfClass())
 
@@ -428,8 +419,8 @@ class After(Callback):
 def in_dataset_by(event):
     """A callback changes the data, as a curriculum does."""
 
-    def place(kind, influence):
-        dataset = ScaledPoints(kind, with_samples=False)
+    def place(state):
+        dataset = ScaledPoints(state, with_samples=False)
         return {"train": dataset, "callbacks": [After(**{event: dataset.change})]}
 
     return place
@@ -438,68 +429,48 @@ def in_dataset_by(event):
 def in_callback_by(event):
     """A callback sets a scale that the step reads."""
 
-    def place(kind, influence):
+    def place(state):
         scale = {"hidden": 0.0}
 
         def turn():
-            callback.hidden, scale["hidden"] = kind.turn(callback.hidden)
+            callback.hidden, scale["hidden"] = state.turn(callback.hidden)
 
         def step(model, batch):
-            return computed(model, batch, scale["hidden"], influence)
+            return state.result(model, batch, scale["hidden"])
 
-        callback = After(**{event: turn}, hidden=kind.make())
+        callback = After(**{event: turn}, hidden=state.make())
         return {**as_step(step), "callbacks": [callback]}
 
     return place
 
 
-def in_schedule(kind, influence):
-    return {
-        "optimizer": lambda parameters: paddle.optimizer.SGD(Schedule(kind), parameters=parameters)
-    }
-
-
-# Each returns arguments of `fit`. Where state can act in one way only, the influence is ignored.
+# Each returns arguments of `fit`.
 PLACES = {
-    "optimizer": lambda *how: {"optimizer": lambda parameters: Optimizer(*how, parameters)},
+    "optimizer": in_optimizer,
     "schedule": in_schedule,
-    "model": lambda kind, _: {"model": lambda: Net(kind)},
-    "sublayer": lambda kind, _: {"model": lambda: nn.Sequential(Net(kind), nn.Tanh())},
+    "model": lambda state: {"model": lambda: Net(state, WIDTH, CLASSES)},
+    "sublayer": in_sublayer,
     "forward hook": in_hook,
     "loss's closure": in_loss_closure,
-    "loss layer": lambda kind, _: {"loss": Loss(kind)},
-    "metric": lambda kind, _: {"metrics": {"own": Metric(kind)}},
+    "loss layer": lambda state: {"loss": Loss(state)},
+    "metric": lambda state: {"metrics": {"own": Metric(state)}},
     "step's closure": in_step_closure,
-    "step's default": lambda *how: as_step(step_with_default(*how)),
-    "step's self": lambda *how: as_step(Task(*how).step),
+    "step's default": lambda state: as_step(step_with_default(state)),
+    "step's self": lambda state: as_step(Task(state).step),
     "step's global": in_step_global,
     "step's helper": in_step_helper,
     "step's attribute": in_step_attribute,
     "step's partial": in_step_partial,
     "step's keyword": in_step_keyword,
-    "step object": lambda *how: as_step(Task(*how)),
+    "step object": lambda state: as_step(Task(state)),
     "step's class": in_step_class,
     "collate_fn": in_collate,
-    "dataset": lambda kind, _: {"train": ScaledPoints(kind)},
-    "valid dataset": lambda kind, _: {"valid": ScaledPoints(kind)},
+    "dataset": lambda state: {"train": ScaledPoints(state)},
+    "valid dataset": lambda state: {"valid": ScaledPoints(state)},
     "dataset, by step": in_dataset_by("step"),
     "dataset, by epoch": in_dataset_by("epoch"),
     "callback, by step": in_callback_by("step"),
     "callback, by epoch": in_callback_by("epoch"),
 }
 OF_DATA = ("collate_fn", "dataset", "valid dataset")  # where state changes as samples are read
-INFLUENCES = ("loss", "inputs", "weights")
-
-
-def always():
-    return True
-
-
-def task(place, kind, influence, is_time=always):
-    """Return the arguments of `fit` of a small training that hides state.
-
-    influence: what a step makes of it; without one, the state acts on nothing.
-    is_time: whether the state changes now.
-    """
-    state = State(KINDS[kind], is_time, acts=influence is not None)
-    return base(**PLACES[place](state, influence))
+INFLUENCES = ("loss", "inputs", "weights")  # of a step; most other places act in one way only

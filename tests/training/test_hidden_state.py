@@ -11,7 +11,7 @@ import paddle
 import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop
 from flat_options import grouped
-from hiding_places import DRAWN, INFLUENCES, KINDS, OF_DATA, PLACES, UNSAVABLE, task
+from hiding_places import DRAWN, INFLUENCES, KINDS, OF_DATA, PLACES, UNSAVABLE, State, base
 from silence import silent
 from usual_programs import PROGRAMS
 
@@ -104,8 +104,9 @@ class Started(Callback):
 def build(example):
     """Return the arguments of `fit` of a training whose state changes when it is time."""
     clock = Clock(example.time)
-    values = task(example.place, example.kind, example.influence, lambda: clock.is_on)
-    return {**values, "callbacks": [clock, *values.get("callbacks", ())]}
+    state = State(KINDS[example.kind], example.influence, lambda: clock.is_on)
+    values = PLACES[example.place](state)
+    return base(**{**values, "callbacks": [clock, *values.get("callbacks", ())]})
 
 
 def train(output, build, *callbacks, **options):
