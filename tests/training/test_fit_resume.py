@@ -170,25 +170,10 @@ def test_schedule_of_an_inner_optimizer_is_stepped_and_logged(unbroken):
     assert rates == pytest.approx([expected[step - 1] for step in steps])
 
 
-class Shrinking(lr.LRScheduler):
-    """A custom schedule with NumPy's numbers, one of them in its `state_dict`."""
-
-    def __init__(self):
-        self.rate, self.factor = np.float32(0.1), np.float32(0.9)
-        super().__init__(0.1)
-
-    def get_lr(self):
-        self.rate = self.rate * self.factor
-        return float(self.rate)
-
-    def state_keys(self):
-        self.keys = ["last_epoch", "last_lr", "factor"]
-
-
 L1 = paddle.regularizer.L1Decay(0.01)
 # Each optimizer with a schedule; Rprop takes none.
 OPTIMIZERS = {
-    "RMSProp": ({"centered": True, "momentum": 0.5}, Shrinking),
+    "RMSProp": ({"centered": True, "momentum": 0.5}, lambda: lr.StepDecay(0.1, 3)),
     "Momentum": ({"use_nesterov": True}, lambda: lr.LinearWarmup(lr.StepDecay(0.1, 2), 3, 0, 0.1)),
     "Adadelta": ({}, lambda: lr.CosineAnnealingDecay(0.1, T_max=8)),
     "Adagrad": ({}, lambda: lr.CyclicLR(0.01, 0.1, step_size_up=3, mode="triangular2")),

@@ -1,7 +1,5 @@
 """A new run rehearses and then starts from the untouched beginning; a resumed run does not."""
 
-import itertools
-
 import numpy as np
 import paddle
 import pytest
@@ -197,22 +195,6 @@ def test_rehearsal_leaves_out_a_large_value_without_consequence(width, words, tm
     assert named.startswith(words)
     assert named in (tmp_path / "train.log").read_text()
     assert any(tmp_path.glob("checkpoints/*.pdstate")) == (width == 8)
-
-
-class CountsCalls(Callback):
-    """Keeps a number of the process that no checkpoint can restore."""
-
-    calls = itertools.chain([1, 2], itertools.repeat(3))
-
-    def __init__(self):
-        self.last = 0
-
-    def after_step(self, view):
-        self.last = next(CountsCalls.calls)
-
-
-def test_rehearsal_accepts_a_value_of_the_process_without_consequence(tmp_path):
-    assert train(ROW, tmp_path, callbacks=[CountsCalls()]).stopped == "finished"
 
 
 def test_fit_trains_on_all_data_that_can_be_read_once(tmp_path, lines):
