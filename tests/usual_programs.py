@@ -102,67 +102,8 @@ def callback_that_changes_clipping_dropout_and_freezing():
     return base(model=net, optimizer=optimizer, callbacks=[After(epoch=change)])
 
 
-class Carries(nn.Layer):
-    """Carries the state of its LSTM from batch to batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.lstm, self.out, self.state = nn.LSTM(1, 4), nn.Linear(4, CLASSES), None
-
-    def forward(self, points):
-        outputs, state = self.lstm(points.unsqueeze(-1), self.state if self.training else None)
-        if self.training:
-            self.state = tuple(one.detach() for one in state)
-        return self.out(outputs[:, -1])
-
-
-def lstm_state_that_an_epochs_end_resets():
-    net = seeded(Carries)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
-    reset = After(epoch=lambda: setattr(net, "state", None))
-    return base(model=net, optimizer=optimizer, callbacks=[reset])
-
-
-class Note:
-    """An object that no checkpoint can hold."""
-
-    def __init__(self, value):
-        self.value = value
-
-
-class Keeps(nn.Layer):
-    """Draws once, uses a dict in the order of last use, and has one array in two places.
-
-    It also keeps objects without influence.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.drawn = linear(), None
-        self.weights = collections.OrderedDict(a=1.0, b=2.0)
-        self.newest = np.zeros(1, "float32")
-        self.arrays, self.notes = [self.newest], []
-
-    def forward(self, points):
-        if self.drawn is None:
-            self.drawn = paddle.rand([1])
-        name = next(iter(self.weights))
-        factor = (1 + self.drawn) * self.weights[name] * (1 + float(self.arrays[0][0]))
-        if self.training:
-            self.weights.move_to_end(name)
-            self.newest += 0.1
-            self.notes = [*self.notes, Note(len(self.notes))]
-        return self.linear(points) * factor
-
-
-def net_that_keeps_draws_orders_and_arrays():
-    return base(model=Keeps)
-
-
 PROGRAMS = [
     step_with_other_nets_and_a_memory,
     callbacks_that_teach_and_lower_the_rate,
     callback_that_changes_clipping_dropout_and_freezing,
-    lstm_state_that_an_epochs_end_resets,
-    net_that_keeps_draws_orders_and_arrays,
 ]

@@ -14,7 +14,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
 from silence import silent
-from small_nets import ManyPoints, Points, SeededPoints, with_dropout
+from small_nets import Points, with_dropout
 from stateful_rows import falling_rate, seeded
 from stopped_programs import (
     call,
@@ -149,14 +149,6 @@ def test_layers_made_in_another_order_resume_to_the_same_bits(tmp_path):
     with pytest.raises(ProgramError):
         train("dropout", tmp_path / "run", callbacks=[StopsAt(3, stop)], **options)
     assert bits(train("dropout", tmp_path / "run", **options)) == bits(unbroken)
-
-
-@pytest.mark.parametrize("data", [ManyPoints(noise=0.3), SeededPoints()])
-def test_many_samples_at_once_are_those_read_one_by_one(data, tmp_path):
-    one_by_one = Points(noise=0.3) if data.noise else SeededPoints()
-    at_once = train("dropout", tmp_path / "at once", train=data, num_workers=0 if data.noise else 2)
-    result = train("dropout", tmp_path / "one by one", train=one_by_one)
-    assert bits(at_once) == bits(result)
 
 
 def test_schedule_of_an_inner_optimizer_is_stepped_and_logged(unbroken):
