@@ -203,12 +203,7 @@ class Hides:
 class Optimizer(Hides, paddle.optimizer.SGD):
     @paddle.no_grad()
     def step(self):
-        number = self.turn()
-        if self.kind.influence == "weights":
-            for parameter in self._parameter_list:
-                parameter.set_value(parameter * (1 - 0.1 * number))
-        else:
-            self.set_lr(0.1 / (1 + number))
+        self.set_lr(0.1 / (1 + self.turn()))
         super().step()
 
 

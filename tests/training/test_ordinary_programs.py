@@ -147,26 +147,15 @@ def derived_weights_and_custom_gradients():
     return {"model": Unusual, "step": step}
 
 
-def static_graph_with_a_schedule_in_a_closure():
-    rates = []
+def data_parallel_net_that_the_script_uses():
+    net, predictions, rates = paddle.DataParallel(perceptron()), [], []
 
     def factor(step):
         rates.append(0.9**step)
         return rates[-1]
 
-    return {
-        "model": lambda: paddle.jit.to_static(perceptron()),
-        "optimizer": lambda parameters: paddle.optimizer.Adam(
-            lr.LambdaDecay(0.1, factor), parameters=parameters
-        ),
-    }
-
-
-def data_parallel_net_that_the_script_uses():
-    net = paddle.DataParallel(perceptron())
-    schedule = lr.ExponentialDecay(0.1, 0.9)
+    schedule = lr.LambdaDecay(0.1, factor)
     optimizer = paddle.optimizer.Adam(schedule, parameters=net.parameters())
-    predictions = []
 
     class Predicts(Callback):
         def after_epoch(self, view):
@@ -202,10 +191,6 @@ class Finetuned(nn.Layer):
         with paddle.no_grad():
             features = self.backbone(points)
         return self.head(features)
-
-
-def frozen_backbone():
-    return {"model": Finetuned}
 
 
 # ------------------------------------------------------------------ datasets
@@ -348,25 +333,22 @@ class Lines(paddle.io.IterableDataset):
         yield from buffer
 
 
-def iterable_dataset():
-    return {"train": Lines()}
+def static_graph_on_an_iterable_dataset():
+    return {"train": Lines(), "model": lambda: paddle.jit.to_static(perceptron())}
 
 
 def loaders_with_samplers_of_paddle():
     data = Points()
     weighted = paddle.io.WeightedRandomSampler(1 + data.classes, len(data))
-    samplers = {
+    batches = {
         "weighted": paddle.io.BatchSampler(sampler=weighted, batch_size=8),
         "distributed": paddle.io.DistributedBatchSampler(data, 8, num_replicas=1, rank=0),
         "resumable": ResumableBatchSampler(data, batch_size=8, seed=1),
     }
-    loaders = {
-        name: paddle.io.DataLoader(data, batch_sampler=sampler)
-        for name, sampler in samplers.items()
-    }
+    valid = {name: paddle.io.DataLoader(data, batch_sampler=one) for name, one in batches.items()}
     options = {"num_workers": 2, "persistent_workers": True, "shuffle": True}
     train = paddle.io.DataLoader(data, batch_size=8, **options)
-    return {"train": train, "valid": loaders, "epochs": 1, "monitor": "distributed/loss"}
+    return {"train": train, "valid": valid, "epochs": 1, "monitor": "distributed/loss"}
 
 
 # ------------------------------------------------------------------ collate function, callback
@@ -405,8 +387,9 @@ class History(Callback):
         self.file.close()
 
 
-def mixed_samples_and_a_callback_with_history():
+def frozen_backbone_on_mixed_samples_with_a_history():
     return {
+        "model": Finetuned,
         "collate_fn": mix,
         "loss": functools.partial(F.cross_entropy, soft_label=True),
         "callbacks": [History("history.csv")],
@@ -416,15 +399,13 @@ def mixed_samples_and_a_callback_with_history():
 PROGRAMS = [
     attention_that_keeps_statistics,
     derived_weights_and_custom_gradients,
-    static_graph_with_a_schedule_in_a_closure,
     data_parallel_net_that_the_script_uses,
-    frozen_backbone,
     convolutional_net_on_pictures_that_are_remembered,
     datasets_of_open_files,
     files_opened_by_worker_processes,
-    iterable_dataset,
+    static_graph_on_an_iterable_dataset,
     loaders_with_samplers_of_paddle,
-    mixed_samples_and_a_callback_with_history,
+    frozen_backbone_on_mixed_samples_with_a_history,
 ]
 
 

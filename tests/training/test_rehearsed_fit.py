@@ -1,5 +1,7 @@
 """A new run rehearses and then starts from the untouched beginning; a resumed run does not."""
 
+import logging
+
 import numpy as np
 import paddle
 import pytest
@@ -14,81 +16,72 @@ from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.errors import ConfigError
 
 ROW = "SGD with clipping"
+log = logging.getLogger("paddle_mnist")
+
+
+def note(*values):
+    """Log what is to be remembered: a rehearsal puts back all that it can see."""
+    log.info("note %s", " ".join(map(str, values)))
 
 
 class Asks(Callback):
     """Notes which of its methods were called in the rehearsal, and which afterwards."""
 
-    def __init__(self, calls):
-        self.calls, self.count = calls, 0  # the calls are a list outside: see `Witness`
+    def __init__(self):
+        self.count = 0
 
     def before_training(self, training):
-        self.calls.add("before_training", is_rehearsal())
+        note("before_training", is_rehearsal())
 
     def after_step(self, view):
         self.count += 1
-        self.calls.add("after_step", is_rehearsal(), self.count)
+        note("after_step", is_rehearsal(), self.count)
 
     def after_epoch(self, view):
-        self.calls.add("after_epoch", is_rehearsal())
-
-
-class Witness:
-    """Remembers over a rehearsal, which puts back all that it can see: in a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def add(self, *values):
-        with open(self.path, "a") as file:
-            print(*values, file=file)
-
-    def said(self, *words):
-        """Return the lines that begin with some words, in order, without them."""
-        rows = [line.split() for line in self.path.read_text().splitlines()]
-        words = [str(word) for word in words]
-        return [row[len(words) :] for row in rows if row[: len(words)] == words]
+        note("after_epoch", is_rehearsal())
 
 
 @pytest.fixture
-def witness(tmp_path):
-    return Witness(tmp_path / "witness.txt")
+def noted(lines):
+    """`noted(WORD, ...)` gives what was noted after these words, line by line."""
+
+    def find(*words):
+        start = " ".join(["note", *map(str, words)])
+        return [line[len(start) :].strip() for line in lines() if line.startswith(start)]
+
+    return find
 
 
 def with_step(step):
     return {"step": step, "loss": None, "metrics": None}
 
 
-def asking_step(witness):
-    def step(model, batch):
-        witness.add("step", is_rehearsal(), model.training)
-        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
-
-    return step
+def asking_step(model, batch):
+    note("step", is_rehearsal(), model.training)
+    return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
 
-def test_step_and_callbacks_can_tell_a_rehearsal_which_is_logged_first(tmp_path, witness, lines):
-    options = with_step(asking_step(witness))
-    train(ROW, tmp_path / "run", callbacks=[Asks(witness)], **options)
+def test_step_and_callbacks_can_tell_a_rehearsal_which_is_logged_first(tmp_path, noted, lines):
+    train(ROW, tmp_path, callbacks=[Asks()], **with_step(asking_step))
     assert not is_rehearsal()
-    assert len(witness.said("step", True, True)) >= 2, "the rehearsal trains two steps"
-    assert witness.said("step", True, False), "the rehearsal evaluates"
-    assert len(witness.said("step", False, True)) == 10
-    assert len(witness.said("step", False, False)) == 2 * 5
-    assert witness.said("after_step", True) and witness.said("after_epoch", True)
-    assert witness.said("before_training") == [["False"]]
-    assert len(witness.said("after_epoch", False)) == 2
-    counts = [int(count) for (count,) in witness.said("after_step", False)]
+    assert len(noted("step", True, True)) >= 2, "the rehearsal trains two steps"
+    assert noted("step", True, False), "the rehearsal evaluates"
+    assert len(noted("step", False, True)) == 10
+    assert len(noted("step", False, False)) == 2 * 5
+    assert noted("after_step", True) and noted("after_epoch", True)
+    assert noted("before_training") == ["False"]
+    assert len(noted("after_epoch", False)) == 2
+    counts = [int(count) for count in noted("after_step", False)]
     assert counts == list(range(1, 11))  # though the rehearsal has counted, too
-    first, *others = lines()
+    first, *others = (line for line in lines() if not line.startswith("note"))
     assert first.startswith("rehearsing a resume before the first step (is_rehearsal() is True): 3")
-    assert first in (tmp_path / "run/train.log").read_text().splitlines()[0]
+    assert first in (tmp_path / "train.log").read_text()
     assert not [line for line in others if "not saved" in line or line.startswith("rehears")]
     assert "saved with checkpoints, since steps change it: callbacks['Asks'].count" in others
 
 
 def test_rehearsal_that_fails_is_over(tmp_path):
-    """After a refusal, whatever comes next in this process is no rehearsal."""
+    """After a refusal, whatever comes next in this process is not a rehearsal."""
 
     def step(model, batch):
         if is_rehearsal() and model.training:
@@ -120,9 +113,7 @@ class Everything(nn.Layer):
 
 
 @pytest.mark.parametrize(("model", "make"), [(perceptron, adam), (Everything, momentum)])
-def test_rehearsal_changes_neither_the_beginning_nor_the_bits(
-    model, make, tmp_path, witness, lines
-):
+def test_rehearsal_changes_neither_the_beginning_nor_the_bits(model, make, tmp_path, noted, lines):
     """Step 0 has the weights, buffers and schedule that were built, and no accumulators."""
     initial = []
 
@@ -133,7 +124,7 @@ def test_rehearsal_changes_neither_the_beginning_nor_the_bits(
 
     data = Points(noise=0.3)  # which draws from all global generators
     options = {"model": build, "optimizer": make, "train": data, "keep_last": 9}
-    options["callbacks"] = [Asks(witness)]
+    options["callbacks"] = [Asks()]
     result = train(ROW, tmp_path / "run", **options)
     checkpoint = read_manifest(tmp_path / "run/checkpoints/model_epoch0_step0.json")
     weights = checkpoint.load(PARAMS)
@@ -141,25 +132,25 @@ def test_rehearsal_changes_neither_the_beginning_nor_the_bits(
     untouched = make(nn.Linear(2, 2).parameters()).state_dict().get("LR_Scheduler", {})
     expected = {f"LR_Scheduler {name}": value for name, value in untouched.items()}
     assert optimizer_state(checkpoint) == expected
-    rehearsed = witness.said("after_step", True)
+    rehearsed = noted("after_step", True)
     plain = train(ROW, tmp_path / "plain", rehearse=False, **options)
-    assert rehearsed and witness.said("after_step", True) == rehearsed
+    assert rehearsed and noted("after_step", True) == rehearsed
     assert len([line for line in lines() if line.startswith("rehears")]) == 1
     assert bits(plain) == bits(result)
 
 
-def test_resumed_run_does_not_rehearse(tmp_path, witness):
+def test_resumed_run_does_not_rehearse(tmp_path, noted):
     """Not even one that resumes from step 0, the checkpoint before the first step."""
 
     def run(*more):
-        callbacks = [Asks(witness), *more]
+        callbacks = [Asks(), *more]
         return train(ROW, tmp_path / "run", callbacks=callbacks, save_on_exception=False)
 
     with pytest.raises(ProgramError):
         run(StopsAt(1, stop))
-    rehearsed = witness.said("after_step", True)
+    rehearsed = noted("after_step", True)
     assert run().stopped == "finished"
-    assert witness.said("after_step", True) == rehearsed
+    assert noted("after_step", True) == rehearsed
 
 
 def test_rehearsal_raises_by_name_for_what_is_too_large_to_be_examined(tmp_path):
