@@ -250,14 +250,6 @@ def train_patiently(patience, output, **options):
     return train(ROW, output, callbacks=[EarlyStopping(patience)], **WORSE, **options)
 
 
-def test_early_stopping_killed_before_its_result_ends_at_the_last_checkpoint(tmp_path):
-    first = train_patiently(2, tmp_path)
-    (tmp_path / "result.json").unlink()
-    (tmp_path / "model.pdparams").unlink()
-    again = train_patiently(2, tmp_path)
-    assert (again.stopped, again.steps) == ("early", first.steps) and bits(again) == bits(first)
-
-
 def test_more_patience_continues_a_training_and_less_ends_it_where_it_stands(tmp_path):
     """An override lasts, although no step is left to be trained with it."""
     run = tmp_path / "run"

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import paddle
 import pytest
-from fit_rows import REFUSED_DIVIDED, SAMPLES, WIDTH, ProgramError, StopsAt, bits, stop, train
+from fit_rows import REFUSED_DIVIDED, WIDTH, ProgramError, StopsAt, bits, stop, train
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
@@ -106,19 +106,6 @@ def test_program_that_cannot_be_divided_raises_the_same_error_in_two_processes(
     first, second = ((folder / f"{program} {rank}.txt").read_text() for rank in (0, 1))
     assert first == second and "process" in first
     assert not list((folder / program).rglob("*.pdparams"))
-
-
-STEPS_AND_SAMPLES = {
-    "part of each epoch": (8, 64),
-    "evaluation by steps": (9, SAMPLES + 32),
-    "endless batches": (10, 80),
-}
-
-
-@pytest.mark.parametrize("program", ["dropout", *STEPS_AND_SAMPLES])
-def test_program_trains_on_all_samples_of_each_epoch(program, unbroken):
-    (result, _), expected = unbroken(program), STEPS_AND_SAMPLES.get(program, (10, 2 * SAMPLES))
-    assert (result["state"]["step"], result["state"]["samples"]) == expected
 
 
 def test_another_seed_draws_other_dropout(tmp_path):
