@@ -103,6 +103,7 @@ REFUSED = {
     "valid": ({"valid": {"far": [Points()] * 2}}, "valid['far'] is a list of 2 datasets"),
     "valid: a split called train": ({"valid": {"train": Points()}}, "valid is a dict of train"),
     "optimizer: a class": ({"optimizer": paddle.optimizer.Adam}, "optimizer is the class Adam"),
+    "optimizer: a number": ({"optimizer": lambda _: 3}, "the optimizer is a int"),
     "optimizer: another net's": (
         {"optimizer": momentum(perceptron().parameters())},
         "parameters that are neither the model's nor the loss's",
@@ -137,9 +138,11 @@ REFUSED = {
     "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between 2 shards"),
     "keep_best": ({"early_stop_patience": 2, "keep_best": False}, "Saving has keep_best off"),
     "save_every_epochs": ({"train": Iterable(), "save_every_epochs": 0}, "every_epochs is 0"),
+    "eval_every_steps": ({"train": Iterable(), "eval_every_steps": 2}, "save inside epochs"),
     "save_every_steps": ({"train": Iterable(), "save_every_steps": 2}, "save inside epochs"),
     "early stopping": ({"early_stop_patience": 2, "valid": None}, "nothing is evaluated"),
-    "nprocs": ({"nprocs": 2, "model": lambda: 3}, "model cannot be sent"),
+    "nprocs: lambdas": ({"nprocs": 2, "model": lambda: 3}, "model cannot be sent"),
+    "nprocs: objects": ({"nprocs": 2, "model": perceptron()}, "model is an object"),
 }
 
 
