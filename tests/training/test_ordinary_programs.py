@@ -2,7 +2,7 @@
 
 Much of what they keep in Python is not state of the training: caches, statistics, open files,
 locks, times. Each program combines some of it, and is a function that returns arguments of `fit`;
-it runs in an empty folder. Like it are the programs of `fit_rows` and of `test_usual_state`.
+it runs in an empty folder. The programs of `fit_rows` and `usual_programs` must be silent, too.
 """
 
 import csv
