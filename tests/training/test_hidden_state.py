@@ -133,12 +133,15 @@ def names_hidden_state(text):
 
 @pytest.mark.parametrize(
     "example",
-    [*some(draw_examples(False, 8), len(PLACES)), *some(draw_examples(True, 9), 12)],
+    [
+        *some(draw_examples(is_late=False, rounds=8), len(PLACES)),
+        *some(draw_examples(is_late=True, rounds=9), 12),
+    ],
     ids=str,
 )
 def test_hidden_state_resumes_to_the_same_bits_or_raises_by_name(example, tmp_path):
     program = functools.partial(build, example)
-    # Only a run can tell whether an iterator that is used has an influence.
+    # An iterator that is used warns whether or not it has an influence.
     allowed = ["checkpoints do not contain it"] if example.kind in UNSAVABLE else []
     try:
         with silent(*allowed):
