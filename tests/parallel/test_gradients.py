@@ -19,10 +19,7 @@ SAMPLES, WIDTH = 12, 3
 BATCH = np.random.RandomState(1).standard_normal([SAMPLES, WIDTH])
 TWO_BRANCHES = {
     "float32": ("float32", "float32"),
-    "float64": ("float64", "float64"),
     "float64 unused": ("float32", "float64"),
-    "float32 unused": ("float64", "float32"),
-    "bfloat16": ("bfloat16", "bfloat16"),
     "bfloat16 and float64": ("bfloat16", "float64"),
 }
 
@@ -78,7 +75,7 @@ def check(dtypes, is_used, shards, world=ALONE, ordered=True):
     used, other = (parameter.astype("float64").numpy() for parameter in model.parameters())
     by_branch = np.zeros(SAMPLES, bool)
     for part in np.array_split(np.arange(SAMPLES), shards):
-        by_branch[part] = batch[part[0], 0] > 0
+        by_branch[part] = batch[part[:1], 0] > 0
     factors = np.where(by_branch, batch @ other, 1)
     expected = [
         (batch * factors[:, None]).mean(axis=0),
@@ -98,7 +95,7 @@ def check(dtypes, is_used, shards, world=ALONE, ordered=True):
 
 @pytest.mark.parametrize("dtypes", TWO_BRANCHES)
 @pytest.mark.parametrize("is_used", [True, False, "in one shard"])
-@pytest.mark.parametrize("shards", [1, 3, 4])
+@pytest.mark.parametrize("shards", [1, 5, 16])  # 5 differ in size, of 16 some are empty
 def test_gradient_exchange_of_shards_sums_in_the_precision_of_each_parameter(
     dtypes, is_used, shards
 ):
@@ -120,29 +117,24 @@ def test_gradient_exchange_of_float32_adds_as_a_tree():
 
 
 class Counts(nn.Layer):
-    """Counts its passes, and adds up the mean of its inputs, in each of the ways to do it."""
+    """Counts its passes, in a buffer changed in place and in one that is replaced."""
 
-    def __init__(self, is_replaced):
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(2, 1)
-        self.is_replaced = is_replaced
         self.register_buffer("passes", paddle.zeros([1], "int64"))
         self.register_buffer("total", paddle.zeros([2]))
 
     def forward(self, inputs):
-        passes, total = self.passes + 1, self.total + inputs.mean(axis=0)
-        if self.is_replaced:
-            self.passes, self.total = passes, total
-        else:
-            self.passes.set_value(passes), self.total.set_value(total)
+        self.passes.set_value(self.passes + 1)
+        self.total = self.total + inputs.mean(axis=0)
         return self.linear(inputs)
 
 
-@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "in place"])
-@pytest.mark.parametrize(("samples", "shards"), [(7, 1), (7, 2), (7, 3), (8, 4), (3, 8)])
-def test_gradient_exchange_of_any_shards_changes_buffers_once_a_step(is_replaced, samples, shards):
+@pytest.mark.parametrize(("samples", "shards"), [(7, 1), (7, 3), (3, 8)])
+def test_gradient_exchange_of_any_shards_changes_buffers_once_a_step(samples, shards):
     batch = np.random.RandomState(samples).randn(samples, 2).astype("float32")
-    model = Counts(is_replaced)
+    model = Counts()
     exchange = GradientExchange(model, ALONE, ordered=True)
     for _ in range(3):
         for index, part, size in ShardSpec(shards).slices(slice(0, samples)):
