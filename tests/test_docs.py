@@ -64,11 +64,9 @@ def test_commands_of_a_block_run_in_an_empty_folder(tmp_path, tool, path, block)
 
 
 WHAT_CHANGES = (EN / "any-net.md").read_text().partition("\n## What changes during training\n")[2]
-KILLED_EXAMPLES = dict(
-    re.findall(
-        r"^### (.*?)\n.*?^```python\n(.*?)^```", WHAT_CHANGES.partition("\n## ")[0], re.S | re.M
-    )
-)
+WHAT_CHANGES = WHAT_CHANGES.partition("\n## ")[0]
+HEADED_EXAMPLE = re.compile(r"^### (.*?)\n.*?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+KILLED_EXAMPLES = dict(HEADED_EXAMPLE.findall(WHAT_CHANGES))
 # Those of the README and of KILLED_EXAMPLES are killed and resumed by tests of their own.
 EXAMPLES = {
     f"{path.stem}-{number}": example
@@ -105,14 +103,7 @@ def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, exampl
     if 'print(result.metrics["valid/acc"]' in example:  # more than chance
         assert float(printed.splitlines()[-1].split()[0]) > 0.8
     if "fit(" in example:
-        again = run()
-        assert FINISHED in again and "epoch 1/" not in again
-        before = printed.replace(" finished\n", " already finished\n").splitlines()
-        new = [line for line in again.splitlines() if line not in before]
-        # A line of a training has its times; two processes print in any order.
-        assert "spawn(" in example or all(line.startswith((FINISHED, "epoch ")) for line in new), (
-            new
-        )
+        assert FINISHED in (again := run()) and "epoch 1/" not in again
 
 
 KILLED = """
@@ -143,22 +134,20 @@ def test_example_of_changes_during_training_resumes_to_the_same_bits(title, tmp_
     )
 
     def run(folder, expect=0):
-        (tmp_path / folder / "example.py").write_text(code)
-        done = forked.run([sys.executable, "example.py"], cwd=tmp_path / folder)
+        (folder / "example.py").write_text(code)
+        done = forked.run([sys.executable, "example.py"], cwd=folder)
         assert done.returncode == expect, done.stderr
-        return done.stdout
+        weights = folder.glob("work/output/*/*.pdparams")
+        return done.stdout, {path.name: path.read_bytes() for path in weights}
 
-    def weights(folder):
-        found = (tmp_path / folder).glob("work/output/*/*.pdparams")
-        return {path.name: path.read_bytes() for path in found}
-
-    for folder in ("whole", "run"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "whole/killed").touch()
-    run("whole")
-    run("run", expect=-9)
-    assert "resuming after step" in run("run")
-    assert weights("run") == weights("whole") != {}
+    whole, killed = tmp_path / "whole", tmp_path / "run"
+    whole.mkdir()
+    killed.mkdir()
+    (whole / "killed").touch()
+    _, expected = run(whole)
+    run(killed, expect=-9)
+    printed, weights = run(killed)
+    assert "resuming after step" in printed and weights == expected != {}
 
 
 def test_pages_write_into_folders_of_their_own():

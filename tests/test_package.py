@@ -94,8 +94,7 @@ def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
     assert done.returncode == 0, done.stderr
 
 
-def test_public_names_are_sorted_and_exist():
-    assert paddle_mnist.__all__ == sorted(paddle_mnist.__all__)
+def test_public_names_are_documented_and_others_raise():
     assert all(getattr(paddle_mnist, name).__doc__ for name in paddle_mnist.__all__)
     assert set(paddle_mnist.__all__) <= set(dir(paddle_mnist))
     with pytest.raises(AttributeError, match="nonsense"):
@@ -173,35 +172,24 @@ def test_paddle_does_not_complain_of_a_missing_compiler_cache():
 # A Python without Paddle, or with one that cannot be loaded, stood in for by an import that fails
 # in the same way; the real thing takes an environment of its own.
 @pytest.mark.parametrize(
-    ("tool", "setup", "lines"),
+    ("setup", "words"),
     [
-        (
-            "train",
-            "sys.modules['paddle'] = None",
-            ["PaddlePaddle is not installed", "pip install paddlepaddle\n", "paddlepaddle-gpu"],
-        ),
-        (
-            "eval",
-            "sys.path.insert(0, 'BROKEN')",
-            ["cannot be imported on this machine", "pip install paddlepaddle\n"],
-        ),
-        (
-            "eval",
-            "sys.modules['setuptools'] = None",  # as in an environment of uv
-            ["is installed but cannot be imported", "; pip install setuptools\n"],
-        ),
+        ("sys.modules['paddle'] = None", ["PaddlePaddle is not installed", "paddlepaddle-gpu"]),
+        ("sys.path.insert(0, 'BROKEN')", ["cannot be imported on this machine", "paddlepaddle"]),
+        # as in an environment of uv
+        ("sys.modules['setuptools'] = None", ["cannot be imported", "pip install setuptools"]),
     ],
     ids=["missing", "broken", "lacks a package"],
 )
-def test_command_without_paddle_prints_what_installs_it(tmp_path, tool, setup, lines):
+def test_command_without_paddle_prints_what_installs_it(tmp_path, setup, words):
     (tmp_path / "paddle.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
     done = python(
         f"import sys, runpy; {setup.replace('BROKEN', str(tmp_path))}\n"
-        f"sys.argv = ['{tool}.py']\n"
-        f"runpy.run_path('tools/{tool}.py', run_name='__main__')"
+        "sys.argv = ['eval.py']\n"
+        "runpy.run_path('tools/eval.py', run_name='__main__')"
     )
     assert done.returncode == 5 and "Traceback" not in done.stderr
-    assert all(line in done.stderr for line in lines), done.stderr
+    assert all(word in done.stderr for word in ("pip install", *words)), done.stderr
 
 
 def test_command_refuses_a_working_folder_that_was_deleted(tmp_path):

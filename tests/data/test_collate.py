@@ -83,26 +83,16 @@ def test_mapped_keeps_structure_and_order(sample):
     assert list(leaves(numbered)) == list(in_parallel(sample, numbered)) == numbers
 
 
-TENSOR_DTYPES = [*DTYPES, "bfloat16"]
-
-
-@pytest.mark.parametrize("dtype", TENSOR_DTYPES)
-def test_tensors_of_any_dtype_keep_it(dtype):
-    shape = [2, 3]
-    values = paddle.ones(shape, "float32").astype(dtype)
-    batch = tensors(stack_samples([values, values]))
-    assert (batch.dtype, list(batch.shape)) == (values.dtype, [2, *shape])
-    expected = np.ones([2, *shape])
-    assert np.array_equal(batch.astype("complex64").numpy(), expected)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [("uint16", paddle.int32), ("uint32", paddle.int64)]
-)
-def test_tensors_of_dtypes_that_paddle_lacks_keep_their_values(dtype, expected):
-    """Paddle takes a uint16 array, a depth image say, for the bits of bfloat16."""
-    batch = tensors(stack_samples([np.array([40_000], dtype)] * 2))
-    assert (batch.dtype, batch.tolist()) == (expected, [[40_000]] * 2)
+def test_tensors_keep_their_dtype_and_values():
+    for dtype in (*DTYPES, "bfloat16"):
+        values = paddle.ones([2, 3], "float32").astype(dtype)
+        batch = tensors(stack_samples([values, values]))
+        assert batch.dtype == values.dtype, dtype
+        assert np.array_equal(batch.astype("complex64").numpy(), np.ones([2, 2, 3])), dtype
+    # Paddle has neither of these, and takes the first for the bits of bfloat16.
+    for dtype, expected in (("uint16", paddle.int32), ("uint32", paddle.int64)):
+        batch = tensors(stack_samples([np.array([40_000], dtype)] * 2))
+        assert (batch.dtype, batch.tolist()) == (expected, [[40_000]] * 2)
 
 
 x, other = np.zeros(2, "float32"), np.zeros(3, "float32")
@@ -112,14 +102,9 @@ REFUSED = {
     "dtypes": ([(x,), (x.astype("float64"),)], "samples 0[0] and 1[0]", "dtype"),
     "int and float": ([1, 2.5], "samples 0 and 1", "int64 [] and float32 []"),
     "keys of one text": ([{1: 1}, {"1": 1}], "samples 0 and 1", "keys: [1] and ['1']"),
-    "a key less": ([{"a": 1, "b": 2}, {"a": 1}], "samples 0 and 1", "['a', 'b'] and ['a']"),
     "lengths, inside": ([{"a": [1]}, {"a": []}], "samples 0['a'] and 1['a']", "1 and 0"),
-    "dict and tuple": ([{0: 1, 1: 1}, (0, 1)], "samples 0 and 1", "dict and tuple or list"),
     "tuple and array": ([(1, 2), np.array([1, 2])], "samples 0 and 1", "number or array"),
-    "tuple and text": ([[(1, 2)], ["ab"]], "samples 0[0] and 1[0]", "text"),
-    "number and None": ([1, None], "sample 1", "is None"),
     "None, inside": ([{"a": [None]}], "sample 0['a'][0]", "is None"),
-    "a set": ([({1},)], "sample 0[0]", "is a set"),
     "objects": ([np.array([None, 1])], "sample 0", "is a ndarray"),
     "uint64": ([{"n": np.uint64(2**63)}], "sample 0['n']", "is uint64"),
 }
@@ -141,21 +126,10 @@ def test_tensors_leaves_texts_and_numbers_alone():
     assert made["t"].tolist() == [1]
 
 
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        (x, 2),
-        ([paddle.zeros([5, 2]), x], 5),
-        ({"names": ["a", "b", "c"], "total": np.float32(1), "x": {"y": other}}, 3),
-        ((paddle.to_tensor(2.0), paddle.zeros([4])), 4),
-        (np.zeros((0, 3)), 0),
-    ],
-)
-def test_num_samples_is_the_length_of_the_first_array(batch, samples):
-    assert num_samples(batch) == samples
-
-
-@pytest.mark.parametrize("batch", [[], {"a": "texts"}, 3, (paddle.to_tensor(2.0),)])
-def test_num_samples_without_an_array_raises(batch):
-    with pytest.raises(DataError, match=type(batch).__name__):
-        num_samples(batch)
+def test_num_samples_is_the_length_of_the_first_array():
+    assert num_samples({"names": ["a", "b", "c"], "total": np.float32(1), "x": {"y": other}}) == 3
+    assert num_samples((paddle.to_tensor(2.0), paddle.zeros([4]), x)) == 4
+    assert num_samples(np.zeros((0, 3))) == 0
+    for batch in ([], {"a": "texts"}, 3, (paddle.to_tensor(2.0),)):
+        with pytest.raises(DataError, match=type(batch).__name__):
+            num_samples(batch)
