@@ -73,19 +73,13 @@ def test_site_has_every_page_option_and_public_name(site):
 QUERIES = {
     "zh": {
         "学习率": "train",
-        "续训": "resume",
         "导出模型": "deployment",
-        "多进程": "several-processes",
         "损失不下降": "looking-inside",
-        "显存不足": "faq",
     },
     "en": {
         "learning rate": "train",
-        "resume": "resume",
         "export": "deployment",
-        "several processes": "several-processes",
         "own dataset": "any-net",
-        "callback": "callbacks",
     },
 }
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from paddle_mnist.data.collate import leaves, mapped, num_samples, stack_samples, tensors
+from paddle_mnist.data.collate import leaves, num_samples, stack_samples, tensors
 from paddle_mnist.errors import DataError
 
 Pair = namedtuple("Pair", "left right")
@@ -75,14 +75,6 @@ def in_parallel(sample, batch):
         yield batch
 
 
-@given(structures)
-def test_mapped_keeps_structure_and_order(sample):
-    counted = iter(range(100))
-    numbered = mapped(sample, lambda leaf: next(counted))
-    numbers = list(range(len(list(leaves(sample)))))
-    assert list(leaves(numbered)) == list(in_parallel(sample, numbered)) == numbers
-
-
 def test_tensors_keep_their_dtype_and_values():
     for dtype in (*DTYPES, "bfloat16"):
         values = paddle.ones([2, 3], "float32").astype(dtype)
@@ -116,14 +108,6 @@ def test_stack_samples_that_do_not_fit_raises_with_their_place(wrong):
     with pytest.raises(DataError) as refusal:
         stack_samples(samples, source="Digits")
     assert str(refusal.value).startswith(f"Digits: {place} ") and message in str(refusal.value)
-
-
-def test_tensors_leaves_texts_and_numbers_alone():
-    batch = {"x": (x, ["a", "b"]), "n": 3, "t": paddle.ones([1])}
-    made = tensors(batch)
-    assert isinstance(made["x"][0], paddle.Tensor) and made["x"][0].dtype == paddle.float32
-    assert (made["x"][1], made["n"]) == (["a", "b"], 3)
-    assert made["t"].tolist() == [1]
 
 
 def test_num_samples_is_the_length_of_the_first_array():

@@ -27,7 +27,7 @@ from paddle_mnist.data.external import (
 )
 from paddle_mnist.data.loader import BatchLoader, shards_of
 from paddle_mnist.data.sampler import ShardSpec
-from paddle_mnist.data.seeding import generators_restored, reseed, seed_generators, seed_of
+from paddle_mnist.data.seeding import reseed, seed_of
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
 
 Views = namedtuple("Views", "near far")
@@ -129,8 +129,8 @@ def test_sharded_all_processes_together_yield_the_batch_in_order(loader, specs, 
         shards = joined(of_processes)
         assert [shard.index for shard in shards] == list(range(specs[0].num_shards))
         assert {shard.batch_size for shard in shards} == {len(batch)}
-        assert sum(shard.samples for shard in shards) == len(batch)
-        assert joined(indices(shard.batch)[: shard.samples] for shard in shards) == batch
+        expected = [part.tolist() for part in np.array_split(batch, specs[0].num_shards)]
+        assert [indices(shard.batch)[: shard.samples] for shard in shards] == expected
         assert all(len(shard.batch) == max(1, shard.samples) for shard in shards)
 
 
@@ -486,24 +486,6 @@ def draws():
         np.random.randn(),
         paddle.rand([]).item(),
     )
-
-
-@pytest.mark.parametrize("drawn_before", [0, 1])
-def test_generators_restored_leaves_no_trace(drawn_before):
-    """A generator also keeps the second of two normal numbers for the next call."""
-
-    def prepare():
-        seed_generators(drawn_before)
-        for _ in range(drawn_before):
-            draws()
-
-    prepare()
-    expected = draws()
-    prepare()
-    with contextlib.suppress(ZeroDivisionError), generators_restored():
-        draws(), seed_generators(1, 2), paddle.seed(4), draws()
-        raise ZeroDivisionError
-    assert draws() == expected
 
 
 def test_seeds_depend_on_the_whole_key():

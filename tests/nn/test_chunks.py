@@ -11,25 +11,6 @@ from paddle_mnist.nn.chunks import map_chunks
 FOUR = [slice(25 * number, 25 * (number + 1)) for number in range(4)]
 
 
-def test_map_chunks_several_callers_get_their_results_in_order():
-    results = {}
-
-    def call(caller: int) -> None:
-        def run(number, chunk):
-            time.sleep(0.001 * (5 - number))  # the last chunk ends first
-            return caller, number, chunk.start
-
-        results[caller] = map_chunks(run, FOUR, 2)
-
-    callers = [threading.Thread(target=call, args=(caller,)) for caller in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(timeout=60)
-    for caller in range(4):
-        assert results[caller] == [(caller, number, 25 * number) for number in range(4)]
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_map_chunks_error_is_raised_after_the_other_chunks(threads):
     finished = []
@@ -61,8 +42,3 @@ def test_map_chunks_in_forked_children_starts_new_threads():
     finally:
         child.kill()
         busy.join()
-
-
-def test_map_chunks_two_threads_compute_at_once():
-    both = threading.Barrier(2, timeout=60)
-    assert map_chunks(lambda number, chunk: both.wait() >= 0, FOUR[:2], 2) == [True, True]

@@ -1,4 +1,4 @@
-"""Changes by forward passes are found, and sparse gradients are those of a dense embedding."""
+"""What forward passes may change is found, and sparse gradients are those of a dense embedding."""
 
 import numpy as np
 import paddle
@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 
-from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.nn.sparse_gradients import dense_gradient
 from paddle_mnist.nn.statistics import running_statistics
 
@@ -61,19 +60,6 @@ def test_running_statistics_finds_what_a_pass_may_change(name):
     names |= {id(tensor): one for one, tensor in model.named_parameters()}
     statistics = [names[id(tensor)] for tensor in running_statistics(model)]
     assert sorted(statistics) == expected.split()
-
-
-def test_snapshot_puts_replaced_buffers_back():
-    model = Counter()
-    before, tensors = Snapshot({"model": model}), dict(model.named_buffers())
-    model(paddle.ones([2, 3]))
-    assert set(dict(model.named_buffers())) == {*tensors, "later", "seen"}
-    before.put_back()
-    assert {name: id(one) for name, one in model.named_buffers()} == {
-        name: id(one) for name, one in tensors.items()
-    }
-    assert model.replaced.tolist() == [0, 0, 0] and model.count.item() == 0
-    assert model.later is None
 
 
 embedded = st.lists(st.integers(0, 7), min_size=1, max_size=12)
