@@ -24,7 +24,7 @@ from paddle_mnist import (
 )
 from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.training.arguments import GROUPS, FitArguments
+from paddle_mnist.training.arguments import FitArguments
 
 
 class Entry:
@@ -45,15 +45,10 @@ FIT = {
     "seed": (7, np.int32(7)),
     "output": ("a/b", np.str_("a/b"), Path("a/b"), PurePosixPath("a/b"), Entry("a/b")),
     "name": ("net", np.str_("net")),
-    "monitor": ("valid/acc", np.str_("valid/acc")),
-    "mode": ("max", np.str_("max")),
-    "device": ("cpu", np.str_("cpu")),
     "resume": ("a/b", Path("a/b"), Entry("a/b")),
     "fresh": (True, np.bool_(True)),
     "override": (("epochs", "seed"), ["epochs", "seed"], np.array(["epochs", "seed"])),
 }
-# Nets, data, functions, objects of this package's.
-OTHERS = "model train valid optimizer loss metrics step state must_match callbacks".split()
 
 
 def fit_arguments(**given):
@@ -65,7 +60,6 @@ def fit_arguments(**given):
 
 
 def test_arguments_of_fit_are_kept_as_plain_values():
-    assert {*FIT, *OTHERS, *GROUPS} == {*inspect.signature(fit).parameters}
     for name, (expected, *others) in FIT.items():
         for value in (expected, *others):
             kept = getattr(fit_arguments(**{name: value}), name)
@@ -79,13 +73,10 @@ def test_paths_of_the_configuration_are_kept_as_text():
 
 
 @pytest.mark.parametrize("build", [TrainConfig, fit_arguments])
-@pytest.mark.parametrize(
-    "wrong", [{"epochs": np.float64(2.5)}, {"epochs": np.bool_(True)}, {"seed": np.int64(-1)}]
-)
-def test_wrong_number_of_numpys_raises_as_a_plain_one(build, wrong):
-    (name,) = wrong
-    with pytest.raises(ConfigError, match=f"{name} is {wrong[name].item()!r}; "):
-        build(**wrong)
+@pytest.mark.parametrize("epochs", [np.float64(2.5), np.bool_(True), np.int64(-1)])
+def test_wrong_number_of_numpys_raises_as_a_plain_one(build, epochs):
+    with pytest.raises(ConfigError, match=f"epochs is {epochs.item()!r}; "):
+        build(epochs=epochs)
 
 
 def test_run_with_numpys_numbers_resumes_with_plain_ones(tmp_path):

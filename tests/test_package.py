@@ -3,7 +3,6 @@
 import ast
 import configparser
 import functools
-import graphlib
 import re
 import subprocess
 import sys
@@ -21,7 +20,7 @@ ROOMS = """
     _arguments errors system options progress interfaces data nn parallel checkpoint monitor metrics
     plots training inference | mnist apps legacy commands __main__
 """.split()
-# A net of one's own is trained by these alone; what comes after them knows digits.
+# These alone train a custom net; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]
 
 
@@ -30,9 +29,9 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imports(path: Path, for_checkers: bool = True):
-    """Yield the modules of the package that one imports. for_checkers: also for types alone."""
-    for node in nodes(tree(path), for_checkers):
+def imports(path: Path):
+    """Yield the modules of the package that one imports, also for types alone."""
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import; write the whole name"
         if isinstance(node, ast.ImportFrom) and node.module == "paddle_mnist":
@@ -42,14 +41,6 @@ def imports(path: Path, for_checkers: bool = True):
             yield node.module
         elif isinstance(node, ast.Import):
             yield from (n.name for n in node.names if n.name.startswith("paddle_mnist."))
-
-
-def nodes(tree: ast.AST, for_checkers: bool):
-    for node in ast.iter_child_nodes(tree):
-        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if for_checkers or not is_for_types:
-            yield node
-            yield from nodes(node, for_checkers)
 
 
 def modules() -> dict[str, Path]:
@@ -63,7 +54,7 @@ def room_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_imports_point_one_way_and_not_in_a_circle():
+def test_imports_point_one_way():
     wrong = [
         f"{name} imports {module}"
         for name, path in modules().items()
@@ -71,8 +62,6 @@ def test_imports_point_one_way_and_not_in_a_circle():
         if ROOMS.index(room_of(module)) > ROOMS.index(room_of(name))
     ]
     assert not wrong
-    graph = {name: {*imports(path, for_checkers=False)} for name, path in modules().items()}
-    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
@@ -190,15 +179,3 @@ def test_command_without_paddle_prints_what_installs_it(tmp_path, setup, words):
     )
     assert done.returncode == 5 and "Traceback" not in done.stderr
     assert all(word in done.stderr for word in ("pip install", *words)), done.stderr
-
-
-def test_command_refuses_a_working_folder_that_was_deleted(tmp_path):
-    done = python(
-        f"import os, sys; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})\n"
-        "from paddle_mnist.commands import run_script, train\n"
-        "sys.argv[1:] = ['--recipe', 'digits']\n"
-        "run_script(train.main)"
-    )
-    assert done.returncode == 3, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: the working folder: No such file or directory; ")

@@ -84,22 +84,15 @@ def test_conv_blocks_any_batch_computes_as_paddle(name, count, threads, whole, s
     images = values(draw, (count, *NETS[name][0]), whole)
     assert fast_net(list(fast.children()), paddle.to_tensor(images))
     upstream = values(draw, own(paddle.to_tensor(images)).shape, whole)
-    for ours, theirs in zip(passes(fast, images, upstream), passes(own, images, upstream)):
+    results = passes(fast, images, upstream)
+    for ours, theirs in zip(results, passes(own, images, upstream)):
         assert ours.shape == theirs.shape
         if whole:
             assert np.array_equal(ours, theirs)
         else:
             assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
-
-
-def test_conv_blocks_any_number_of_threads_keeps_the_bits():
-    draw = np.random.default_rng(0)
-    fast, _ = pair("several channels")
-    images, upstream = values(draw, (101, 6, 16, 14)), values(draw, (101, 3))
-    first = passes(fast, images, upstream)
-    for threads in (2, 3, "auto"):
-        fast.fast_conv = threads
-        assert all(map(np.array_equal, first, passes(fast, images, upstream)))
+    fast.fast_conv = "auto"  # as many threads as there are cores: the same bits
+    assert all(map(np.array_equal, results, passes(fast, images, upstream)))
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])

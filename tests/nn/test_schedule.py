@@ -1,7 +1,6 @@
 """The schedule of an optimizer is stepped when it is due, and all of it is saved."""
 
 import json
-import warnings
 
 import numpy as np
 import paddle
@@ -39,13 +38,11 @@ def test_schedule_plateau_follows_the_monitored_metric():
     assert optimizer.get_lr() == 0.5
 
 
-@pytest.mark.parametrize(
-    ("rate", "options", "message"),
-    [(lr.ReduceOnPlateau(0.1), {}, "ReduceOnPlateau"), (0.1, {"every": "batch"}, "'batch'")],
-)
-def test_schedule_wrong_options_raises(rate, options, message):
-    with pytest.raises(ConfigError, match=message):
-        Schedule(sgd(rate), **options)
+def test_schedule_wrong_options_raises():
+    with pytest.raises(ConfigError, match="ReduceOnPlateau"):
+        Schedule(sgd(lr.ReduceOnPlateau(0.1)))
+    with pytest.raises(ConfigError, match="'batch'"):
+        Schedule(sgd(0.1), every="batch")
 
 
 class Shrinking(lr.LRScheduler):
@@ -92,14 +89,12 @@ def advance(optimizer, count):
     return rates
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_load_state_continues_any_schedule(name):
-    steps = 4
     unbroken = advance(sgd(SCHEDULES[name]()), 9)
     first, second = sgd(SCHEDULES[name]()), sgd(SCHEDULES[name]())
-    rates = advance(first, steps)
+    rates = advance(first, 4)
     numbers = json.loads(json.dumps(schedule_numbers(first)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load_state(second, plain(first.state_dict()), numbers)
-    assert rates + advance(second, 9 - steps) == unbroken
+    load_state(second, plain(first.state_dict()), numbers)
+    assert rates + advance(second, 5) == unbroken
