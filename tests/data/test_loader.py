@@ -8,7 +8,6 @@ import random
 import resource
 import signal
 import sys
-import threading
 from collections import namedtuple
 
 import forked
@@ -20,11 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.external import (
-    ExternalLoader,
-    ResumableBatchSampler,
-    open_loader,
-)
+from paddle_mnist.data.external import ExternalLoader, ResumableBatchSampler, open_loader
 from paddle_mnist.data.loader import BatchLoader, shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import reseed, seed_of
@@ -58,10 +53,7 @@ class Stream(paddle.io.IterableDataset):
 
 def noisy(index):
     """A sample with random numbers of every generator that a dataset may draw from."""
-    return {
-        "index": index,
-        "noise": (random.random(), np.random.rand(2), paddle.rand([3])),
-    }
+    return {"index": index, "noise": (random.random(), np.random.rand(2), paddle.rand([3]))}
 
 
 def plain(batch):
@@ -208,9 +200,8 @@ def test_getitems_batches_equal_those_read_one_by_one(loader, specs, epoch, star
     assert shards(AtOnce(length, columns)) == shards(AtOnce(length, columns, columns)) == expected
 
 
-@pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float64"])
-def test_tensor_dataset_batches_equal_those_read_one_by_one(dtype):
-    dataset = paddle.io.TensorDataset([paddle.arange(18).reshape([9, 2]).astype(dtype)])
+def test_tensor_dataset_batches_equal_those_read_one_by_one():
+    dataset = paddle.io.TensorDataset([paddle.arange(18).reshape([9, 2]).astype("bfloat16")])
     at_once, one_by_one = (
         epochs_of(BatchLoader(data, 2, seed=3, shuffle=True))
         for data in (dataset, paddle.io.Subset(dataset, range(9)))
@@ -378,7 +369,6 @@ RAGGED = lambda index: np.zeros(2 + (index == 5))  # noqa: E731
     [
         (TORN, "dataset", 2, "^image 5 is torn$"),
         (STRANGE, "DataLoader", 2, "sample 5 fails with .*: 5 in five$"),
-        (KEY, "dataset", 0, "^Numbered: sample 5 fails with KeyError: 'five'$"),
         (KEY, "stream", 0, "^Stream: sample 5 of an epoch fails with KeyError: 'five'$"),
         (IS_NONE, "DataLoader", 2, "sample 5 is None"),
         (RAGGED, "dataset", 2, r"samples 4 and 5 .* float64 \[2\] and float64 \[3\]"),
@@ -391,11 +381,8 @@ def test_error_of_a_sample_names_it(make, kind, workers, message, capfd):
     elif kind == "stream":
         dataset = Stream(dataset)
     loader = open_loader(dataset, 2, num_workers=workers if kind == "dataset" else 0)
-    with pytest.raises(DataError, match=message) as failure:
+    with pytest.raises(DataError, match=message):
         list(loader.epoch(0))
-    if workers:
-        cause = str(failure.value.__cause__)  # the traceback there
-        assert "in make" in cause or "stack_samples" in cause
     assert "Traceback" not in capfd.readouterr().err  # Paddle's, of its thread
 
 
@@ -422,24 +409,22 @@ def test_resumable_sampler_yields_the_order_of_the_loader():
         assert list(sampler) == [indices(batch) for batch in loader.epoch(epoch, start)]
 
 
-def paddle_loader(length=23, make=lambda index: (index, np.float32(index)), **options):
-    options = {"batch_size": 4, "shuffle": True, **options}
-    if "batch_sampler" in options:
-        del options["batch_size"], options["shuffle"]
-    return paddle.io.DataLoader(Numbered(length, make), **options)
+def paddle_loader(**options):
+    return paddle.io.DataLoader(Numbered(23, lambda index: (index, np.float32(index))), **options)
 
 
-def resumable(**options):
-    sampler = ResumableBatchSampler(Numbered(23), 4, seed=7, **options)
-    return paddle_loader(batch_sampler=sampler)
+def shuffled(**options):
+    return paddle_loader(batch_size=4, shuffle=True, **options)
 
 
 EXTERNAL = {
-    "DataLoader": paddle_loader,
-    "DataLoader with workers": lambda: paddle_loader(num_workers=2),
-    "a function": lambda: lambda: iter(paddle_loader()),
-    "a list": lambda: list(paddle_loader()),
-    "a resumable sampler": resumable,
+    "DataLoader": shuffled,
+    "DataLoader with workers": lambda: shuffled(num_workers=2),
+    "a function": lambda: lambda: iter(shuffled()),
+    "a list": lambda: list(shuffled()),
+    "a resumable sampler": lambda: paddle_loader(
+        batch_sampler=ResumableBatchSampler(Numbered(23), 4, seed=7)
+    ),
 }
 
 
@@ -479,13 +464,7 @@ def test_external_loader_groups_batches_into_steps(length, batch_size, group):
 
 
 def draws():
-    return (
-        random.random(),
-        random.gauss(0, 1),
-        np.random.rand(),
-        np.random.randn(),
-        paddle.rand([]).item(),
-    )
+    return random.gauss(0, 1), np.random.randn(), paddle.rand([]).item()
 
 
 def test_seeds_depend_on_the_whole_key():
@@ -520,20 +499,10 @@ def killed(index):
 
 
 @pytest.mark.slow  # Paddle asks after its workers every five seconds
-def test_worker_that_is_killed_raises_one_line_in_any_thread():
-    errors = []
-
-    def read():
-        with pytest.raises(ProcessError) as failure:
-            list(BatchLoader(Numbered(9, killed), 2, num_workers=2))
-        errors.append(str(failure.value))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reader.join()
-    (error,) = errors
-    assert error.startswith("one of the 2 workers that read the data has died")
-    assert "\n" not in error
+def test_worker_that_is_killed_raises_one_line():
+    with pytest.raises(ProcessError, match="one of the 2 workers that read the data has died") as e:
+        list(BatchLoader(Numbered(9, killed), 2, num_workers=2))
+    assert "\n" not in str(e.value)
 
 
 def test_workers_that_cannot_start_exit_with_7(tmp_path):
@@ -547,21 +516,13 @@ def test_workers_that_cannot_start_exit_with_7(tmp_path):
     assert "the 60 workers" in line and "Too many open files" in line
 
 
-class Lines(Numbered):
-    """A dataset that reads from an open file."""
-
-    def __init__(self, path):
-        super().__init__(8)
-        self.file = path.open("rb")
-
-
 @pytest.mark.parametrize("kind", ["Dataset", "DataLoader"])
 def test_loader_with_workers_warns_of_an_open_file(kind, tmp_path, lines):
     (tmp_path / "numbers").touch()
-    dataset = data = type("Own", (Lines,), {})(tmp_path / "numbers")  # each class is warned of once
+    data = dataset = type("Lines", (Numbered,), {})(8)  # each class is warned of once
     if kind == "DataLoader":
         data = paddle.io.DataLoader(dataset, batch_size=4, num_workers=1)
-    list(open_loader(data, 4, num_workers=1).epoch(0))
-    dataset.file.close()
+    with (tmp_path / "numbers").open("rb") as dataset.file:
+        list(open_loader(data, 4, num_workers=1).epoch(0))
     (line,) = [line for line in lines() if "share the position" in line]
-    assert line.startswith("Own: ")
+    assert line.startswith("Lines: ")

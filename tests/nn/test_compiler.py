@@ -1,6 +1,5 @@
 """Machine code on the disk: made once, checked, shared by processes, and done without."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,27 +31,11 @@ def sizes(channels: int):
     return fast_net(list(blocks(channels).children()), images(channels))
 
 
-@pytest.fixture(scope="module")
-def compiled_files(tmp_path_factory) -> Path:
-    """A cache into which other processes have compiled both nets, each by itself."""
-    cache = tmp_path_factory.mktemp("machine-code")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PADDLE_MNIST_CACHE", str(cache))
-        for channels in CHANNELS:
-            compile_ahead(sizes(channels))
-            net = CompiledNet(sizes(channels))
-            for title in net.functions:  # waits for it
-                net.compile(title)
-    assert len(list(cache.glob("compiled/*.bin"))) == 4
-    return cache
-
-
 @pytest.fixture
-def cache(compiled_files, tmp_path, monkeypatch) -> Path:
-    """A copy of it."""
-    folder = shutil.copytree(compiled_files, tmp_path / "cache")
-    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(folder))
-    return folder / "compiled"
+def cache(tmp_path, monkeypatch) -> Path:
+    """A folder for machine code that is not there yet."""
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path))
+    return tmp_path / "compiled"
 
 
 PROGRAM = """
@@ -84,7 +67,13 @@ def run(program: str = PROGRAM) -> str:
 
 @pytest.mark.slow
 def test_compiled_files_load_together_and_a_damaged_one_is_compiled_again(cache):
-    """Neither net calls the other's functions."""
+    """Compiled by other processes, each net by itself; neither calls the other's functions."""
+    for channels in CHANNELS:
+        compile_ahead(sizes(channels))
+        net = CompiledNet(sizes(channels))
+        for title in net.functions:  # waits for it
+            net.compile(title)
+    assert len(list(cache.glob("*.bin"))) == 4
     path = min(cache.glob("*.bin"), key=lambda path: path.stat().st_size)
     assert run() == "as in Paddle's layers\n"
     good = path.read_bytes()
@@ -96,6 +85,7 @@ def test_compiled_files_load_together_and_a_damaged_one_is_compiled_again(cache)
 @pytest.mark.slow
 def test_cache_others_may_write_is_not_used(cache):
     """The code there would run as this user."""
+    cache.mkdir()
     cache.chmod(0o777)
     output = run(PROGRAM.replace("t.CHANNELS", "[5]"))
     assert f"{cache} can be written by other users, so the convolution is compiled" in output
@@ -104,7 +94,6 @@ def test_cache_others_may_write_is_not_used(cache):
 
 
 def test_compile_in_several_processes_runs_once(cache):
-    shutil.rmtree(cache)
     program = PROGRAM.replace("t.CHANNELS", "[5]")
     processes = [forked.Popen([sys.executable, "-c", program], stdout=PIPE) for _ in range(3)]
     outputs = [process.communicate(timeout=250)[0] for process in processes]
