@@ -12,7 +12,6 @@ import sys
 import time
 
 import kubernetes_validate
-import psutil
 import pytest
 import yaml
 from conftest import ROOT
@@ -191,38 +190,3 @@ def test_systemd_restarts_except_where_it_would_fail_again(tmp_path):
         path.write_text(text.replace("/usr/local/bin/paddle-mnist", "/bin/true"))
         done = subprocess.run([program, "verify", path], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr, done.stderr
-
-
-# A root that is read-only, a file system of its own for /tmp, process 1, another user.
-CONTAINER = """
-mount -t tmpfs none "$TMPDIR" && mount -o remount,bind,ro / && cd "$0" &&
-exec unshare --user --map-user=1000 --map-group=1000 "$@"
-"""
-
-
-@pytest.mark.release
-def test_container_trains_as_another_user_on_a_read_only_root(tmp_path, tiny):
-    runs, tmp = tmp_path / "runs", tmp_path / "tmp"  # /tmp itself may hold this very Python
-    runs.mkdir()
-    tmp.mkdir()
-    start = ["unshare", "--map-root-user", "--mount", "--pid", "--fork", "sh", "-c", CONTAINER]
-    environment = dict(word.split("=") for word in dockerfile("ENV").split())
-    environment = {name: value.replace("/tmp", str(tmp)) for name, value in environment.items()}
-    environment = {**os.environ, **environment, "TMPDIR": str(tmp), "PYTHONPATH": str(ROOT)}
-    if subprocess.run([*start, runs, "true"], env=environment, capture_output=True).returncode:
-        pytest.skip("needs namespaces: Linux, and leave to make them")
-    assert json.loads(dockerfile("ENTRYPOINT")) == ["paddle-mnist"]
-    words = [word.replace("/runs", str(runs)) for word in json.loads(dockerfile("CMD"))]
-    words = [sys.executable, "-m", "paddle_mnist", *words, *SMALL, "--data", str(tiny)]
-
-    words += ["--epochs", "3", "--save_every_steps", "1"]
-    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen([*start, runs, *words], text=True, **options)
-    wait_for(runs / "mnist/checkpoints/mnist_epoch0_step1.json", process)
-    first = psutil.Process(process.pid).children()[0]
-    assert "paddle_mnist" in first.cmdline()
-    first.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 143 and "run again to resume" in out, out
-    done = subprocess.run([*start, runs, *words], text=True, **options)
-    assert done.returncode == 0 and "resuming after step" in done.stdout, done.stdout

@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -63,11 +62,6 @@ def test_commands_of_a_block_run_in_an_empty_folder(tmp_path, tool, path, block)
             tool(module_name(name), *arguments)
 
 
-WHAT_CHANGES = (EN / "any-net.md").read_text().partition("\n## What changes during training\n")[2]
-WHAT_CHANGES = WHAT_CHANGES.partition("\n## ")[0]
-HEADED_EXAMPLE = re.compile(r"^### (.*?)\n.*?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-KILLED_EXAMPLES = dict(HEADED_EXAMPLE.findall(WHAT_CHANGES))
-# Those of the README and of KILLED_EXAMPLES are killed and resumed by tests of their own.
 EXAMPLES = {
     f"{path.stem}-{number}": example
     for path in ENGLISH
@@ -82,7 +76,7 @@ FINISHED = "this run is finished; to train on: "
     [
         pytest.param(example, id=title)
         for title, example in EXAMPLES.items()
-        if title != "README-1" and example not in KILLED_EXAMPLES.values()
+        if title != "README-1"  # test_readme kills and resumes it
     ],
 )
 def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, example):
@@ -104,50 +98,6 @@ def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, exampl
         assert float(printed.splitlines()[-1].split()[0]) > 0.8
     if "fit(" in example:
         assert FINISHED in (again := run()) and "epoch 1/" not in again
-
-
-KILLED = """
-import os
-import signal
-
-from paddle_mnist import Callback, Saving, is_rehearsal
-
-
-class Kill(Callback):
-    def after_step(self, view):
-        is_there = view.state.epoch == {epochs} - 1 and view.state.position == 9
-        if is_there and not is_rehearsal() and not os.path.exists("killed"):
-            open("killed", "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("title", KILLED_EXAMPLES)
-def test_example_of_changes_during_training_resumes_to_the_same_bits(title, tmp_path):
-    """Killed inside the last epoch, four steps after a checkpoint."""
-    example = KILLED_EXAMPLES[title]
-    code = KILLED.format(epochs=re.search(r"epochs=(\d+)", example)[1]) + example.replace(
-        "callbacks=[", "saving=Saving(every_steps=5), callbacks=[Kill(), "
-    )
-
-    def run(folder, expect=0):
-        (folder / "example.py").write_text(code)
-        done = forked.run([sys.executable, "example.py"], cwd=folder)
-        assert done.returncode == expect, done.stderr
-        weights = folder.glob("work/output/*/*.pdparams")
-        return done.stdout, {path.name: path.read_bytes() for path in weights}
-
-    whole, killed = tmp_path / "whole", tmp_path / "run"
-    whole.mkdir()
-    killed.mkdir()
-    (whole / "killed").touch()
-    _, expected = run(whole)
-    run(killed, expect=-9)
-    printed, weights = run(killed)
-    assert "resuming after step" in printed and weights == expected != {}
 
 
 def test_pages_write_into_folders_of_their_own():
@@ -224,9 +174,3 @@ def test_links_and_named_paths_lead_somewhere():
         named = re.findall(r"(?<![\w/.])docs/[\w/-]+\.(?:md|png|json)\b", path.read_text())
         broken += [f"{name(path)}: {target}" for target in named if not (ROOT / target).exists()]
     assert not broken
-
-
-def test_navigation_has_every_page_once():
-    navigation = runpy.run_path(str(ROOT / "docs/conf.py"))["NAVIGATION"]
-    pages = [page for _, pages in navigation for page in pages]
-    assert sorted(pages) == sorted(path.stem for path in EN.glob("*.md") if path.stem != "index")

@@ -1,8 +1,6 @@
 """The package as a whole: what may import what, what is public, what happens without Paddle."""
 
 import ast
-import configparser
-import functools
 import re
 import subprocess
 import sys
@@ -24,14 +22,9 @@ ROOMS = """
 ENGINE = ROOMS[: ROOMS.index("|")]
 
 
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def imports(path: Path):
     """Yield the modules of the package that one imports, also for types alone."""
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import; write the whole name"
         if isinstance(node, ast.ImportFrom) and node.module == "paddle_mnist":
@@ -88,55 +81,6 @@ def test_public_names_are_documented_and_others_raise():
     assert set(paddle_mnist.__all__) <= set(dir(paddle_mnist))
     with pytest.raises(AttributeError, match="nonsense"):
         paddle_mnist.nonsense  # noqa: B018
-
-
-# Modules that are named otherwise than their distributions.
-DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "cv2": "opencv-python-headless",
-    "paddle": "paddlepaddle",
-    "simdjson": "pysimdjson",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-# What benchmarks compare with where it is installed, and nothing else needs.
-RIVALS = {"jax", "lightning", "torch", "torchdata", "torchmetrics"}
-TOOLS = {path.stem for path in (ROOT / "tools").rglob("*")}
-
-
-def libraries(folder):
-    """Return the distributions that the modules of a folder import, in whatever way."""
-    found = set()
-    for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                found.add(node.module)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-                found.update(a.value for a in node.args if isinstance(a, ast.Constant))
-    names = {name.partition(".")[0] for name in found}
-    known = {*sys.stdlib_module_names, *TOOLS, "paddle_mnist"}
-    return {DISTRIBUTIONS.get(name, name).lower() for name in names - known}
-
-
-def declared(*extras):
-    """Return what setup.cfg declares as needed, and for some extras, in lower case."""
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    lists = [config["options"]["install_requires"]]
-    lists += [config["options.extras_require"][extra] for extra in extras]
-    return {re.match(r"[\w-]+", line)[0].lower() for line in "".join(lists).split("\n") if line}
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="needs sys.stdlib_module_names")
-def test_imported_libraries_are_declared_and_the_reverse():
-    of_package = libraries("paddle_mnist")
-    paddles_own = {"google"}  # its protobuf, which is only looked for
-    assert of_package - declared("cpu", "mirror", "onnx", "pictures", "web") == paddles_own
-    assert declared() - of_package == set()
-    assert libraries("tools") - declared("cpu", "pictures", "test") == RIVALS
 
 
 def python(program):

@@ -64,17 +64,12 @@ class Shrinking(lr.LRScheduler):
 
 # Of each kind of state one; tests of `fit` resume others.
 SCHEDULES = {
-    "CosineAnnealingWarmRestarts": lambda: lr.CosineAnnealingWarmRestarts(1.0, T_0=2, T_mult=2),
-    "CyclicLR": lambda: lr.CyclicLR(0.1, 1.0, step_size_up=3, mode="triangular2"),
     "LambdaDecay": lambda: lr.LambdaDecay(1.0, lambda step: 0.95**step),
     "LinearWarmup, then StepDecay": lambda: lr.LinearWarmup(lr.StepDecay(1.0, 2), 3, 0.0, 1.0),
     "LinearWarmup, twice": lambda: lr.LinearWarmup(
         lr.LinearWarmup(lr.NoamDecay(8, 4), 2, 0.0, 0.5), 3, 0.0, 1.0
     ),
     "MultiplicativeDecay": lambda: lr.MultiplicativeDecay(1.0, lambda step: 0.95),
-    "NoamDecay": lambda: lr.NoamDecay(8, 4),
-    "OneCycleLR": lambda: lr.OneCycleLR(1.0, total_steps=12),
-    "PiecewiseDecay": lambda: lr.PiecewiseDecay([3, 8], [1.0, 0.5, 0.1]),
     "ReduceOnPlateau": lambda: lr.ReduceOnPlateau(1.0, factor=0.5, patience=0),
     "NumPy's numbers": Shrinking,
 }

@@ -269,44 +269,32 @@ def test_paddle_launch_on_two_nodes_ends_with_the_same_bits(tmp_path, tiny, alon
 
 @SLOW
 @pytest.mark.parametrize(
-    ("how", "killed"),
-    [
-        ({"nprocs": 2}, [0, "parent"]),
-        pytest.param({"launch": ["--nproc_per_node", 2]}, [1, "parent"], marks=RELEASE),
-    ],
+    ("how", "rank"),
+    [({"nprocs": 2}, 0), pytest.param({"launch": ["--nproc_per_node", 2]}, 1, marks=RELEASE)],
 )
 def test_killed_process_or_parent_leaves_no_orphan_and_costs_no_bit(
-    tmp_path, tiny, alone, how, killed
+    tmp_path, tiny, alone, how, rank
 ):
     """One after the other."""
     arguments = [*SHARDED, "--data", tiny, "--output", "run"]
-    for who in killed:
+    for who in (rank, "parent"):
         size = size_of_log(tmp_path)
         process = start(tmp_path, *arguments, **how)
         wait_for_step(tmp_path, process, size)
-        kill_one(process, how, who)
+        ranks = ranks_of(process)
+        os.kill(process.pid if who == "parent" else ranks[rank], signal.SIGKILL)
+        deadline = time.monotonic() + 15
+        while ranks_of(process):
+            assert time.monotonic() < deadline, "an orphan is left"
+            time.sleep(0.1)
+        code, output = end(process)
+        assert (code == -signal.SIGKILL) == (who == "parent") and code != 0
+        if "nprocs" in how and who != "parent":
+            assert code == 137
+            assert f"rank {rank} (process {ranks[rank]}) ended with SIGKILL" in output
+            assert output.count("error: ") == 1 and "Traceback" not in output
     run(tmp_path, *arguments, **how)
     assert end_of(tmp_path) == alone
-
-
-def kill_one(process, how, who):
-    """Kill a rank, or the parent of both; the others must end, and say who it was."""
-    ranks = ranks_of(process)
-    assert set(ranks) == {0, 1}
-    os.kill(process.pid if who == "parent" else ranks[who], signal.SIGKILL)
-    deadline = time.monotonic() + 15
-    while ranks_of(process):
-        assert time.monotonic() < deadline, "an orphan is left"
-        time.sleep(0.1)
-    code, output = end(process)
-    if who == "parent":
-        assert code == -signal.SIGKILL
-    else:
-        assert code not in (0, -signal.SIGKILL)
-    if "nprocs" in how and who != "parent":
-        assert code == 137
-        named = f"rank {who} (process {ranks[who]}) ended with SIGKILL"
-        assert named in output and output.count("error: ") == 1 and "Traceback" not in output
 
 
 @SLOW
