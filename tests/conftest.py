@@ -173,18 +173,8 @@ def run_of_command(made_once, tool_in, tiny) -> Path:
 @pytest.fixture(scope="session")
 def run_of_processes(made_once, tool_in, tiny) -> Path:
     """The run directory of `train SMALL` by two processes, in two shards; not to be changed."""
-    options = [
-        *SMALL,
-        "--nprocs",
-        2,
-        "--grad_shards",
-        2,
-        "--figures",
-        "false",
-        "--visualdl",
-        "false",
-    ]
-    options += ["--data", tiny, "--output", "run"]
+    options = [*SMALL, "--nprocs", 2, "--grad_shards", 2, "--data", tiny, "--output", "run"]
+    options += ["--figures", "false", "--visualdl", "false"]
     return made_once("processes", lambda folder: tool_in(folder)("train", *options)) / "run"
 
 

@@ -28,8 +28,10 @@ def call(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], out: Pa
     with contextlib.ExitStack() as stack:
         stack.enter_context(_redirected(1, "stdout", out))
         stack.enter_context(_redirected(2, "stderr", err))
-        for preserved in _GLOBAL_STATE:
-            stack.enter_context(preserved())
+        stack.enter_context(_interpreter_restored())
+        stack.enter_context(_loggers_restored())
+        stack.enter_context(_warnings_printed())
+        stack.enter_context(_paddle_restored())
         os.chdir(cwd)
         os.environ.update(environment)
         time.tzset()
@@ -67,10 +69,15 @@ def _redirected(descriptor: int, name: str, path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interpreter() -> Iterator[None]:
-    """The folder, the environment, the arguments and the import path."""
+def _interpreter_restored() -> Iterator[None]:
+    """The folder, the environment, the arguments, the import path, handlers, generators.
+
+    A command leaves signals that end it ignored, for its process is about to end.
+    """
     folder, environment = os.getcwd(), dict(os.environ)
     argv, path = sys.argv, list(sys.path)
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    states = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
@@ -79,21 +86,14 @@ def _interpreter() -> Iterator[None]:
         os.environ.update(environment)
         time.tzset()
         sys.argv, sys.path[:] = argv, path
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """A command leaves those that end it ignored, for its process is about to end."""
-    handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    try:
-        yield
-    finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 @contextlib.contextmanager
-def _logging() -> Iterator[None]:
+def _loggers_restored() -> Iterator[None]:
     """The loggers as a new process finds them."""
     loggers = [logging.getLogger(), logging.getLogger("paddle_mnist")]
     before = [(log.handlers[:], log.level, log.propagate, log.disabled) for log in loggers]
@@ -105,29 +105,24 @@ def _logging() -> Iterator[None]:
         yield
     finally:
         for log, (handlers, level, propagate, disabled) in zip(loggers, before):
-            for handler in log.handlers:
-                if handler not in handlers:
-                    handler.close()
+            for handler in {*log.handlers} - {*handlers}:
+                handler.close()
             log.handlers[:], log.propagate, log.disabled = handlers, propagate, disabled
             log.setLevel(level)
 
 
 @contextlib.contextmanager
-def _warnings() -> Iterator[None]:
+def _warnings_printed() -> Iterator[None]:
     """Warnings are printed, as Python does without options, and not collected by pytest."""
 
     def show(message, category, filename, lineno, file=None, line=None):
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print(text, end="", file=file or sys.stderr)
 
+    ignored = (ResourceWarning, ImportWarning, PendingDeprecationWarning, DeprecationWarning)
     with warnings.catch_warnings():
         warnings.resetwarnings()
-        for category in (
-            ResourceWarning,
-            ImportWarning,
-            PendingDeprecationWarning,
-            DeprecationWarning,
-        ):
+        for category in ignored:
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
         warnings.filterwarnings("ignore", message="No ccache found")  # as importing the package
@@ -136,22 +131,9 @@ def _warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _generators() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-
-
-@contextlib.contextmanager
-def _paddle() -> Iterator[None]:
+def _paddle_restored() -> Iterator[None]:
     """Paddle's generators, its device, and the numbers in the names it generates."""
-    if "paddle" not in sys.modules:  # nothing to preserve
-        yield
-        return
-    import paddle
+    import paddle  # not before conftest has imported numba
 
     states, device = paddle.get_rng_state(), paddle.device.get_device()
     with paddle.utils.unique_name.guard():
@@ -160,6 +142,3 @@ def _paddle() -> Iterator[None]:
         finally:
             paddle.device.set_device(device)
             paddle.set_rng_state(states)
-
-
-_GLOBAL_STATE = (_interpreter, _signals, _logging, _warnings, _generators, _paddle)

@@ -1,121 +1,63 @@
-"""The signatures of the public names as text, whose diff shows every change of them.
+"""The signatures of the public names as text, as the source has them; a diff shows any change."""
 
-Rendered from the annotations as they are when the package runs, so that an alias that changes shows
-wherever it is used; the same text with any Python, NumPy and Paddle.
-"""
-
-import collections.abc
+import ast
 import inspect
-import typing
+import textwrap
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from typing import Any
 
-import numpy as np
 from conftest import ROOT
 
 import paddle_mnist
 
 PATH = ROOT / "tests/public_signatures.txt"
-EMPTY = inspect.Parameter.empty
 SPECIAL = "__call__ __enter__ __exit__ __len__ __iter__ __getitem__ __add__ __radd__".split()
 
 
 def public_signatures() -> str:
-    return "".join(f"{line}\n" for name in paddle_mnist.__all__ for line in _entry(name))
+    return "".join(f"{_wrapped(line)}\n" for name in paddle_mnist.__all__ for line in _lines(name))
 
 
-def _members(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield a public name and, of a class, its public members, with signatures or annotations."""
+def _wrapped(line: str) -> str:
+    return textwrap.fill(
+        line, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _lines(name: str) -> Iterator[str]:
+    """Yield the signature of a public name and, of a class, those of its public members."""
     value = getattr(paddle_mnist, name)
-    own = inspect.signature(value)
     if not isinstance(value, type):
-        yield name, own
+        yield from _function(name, _definition(value))
         return
-    yield name, own.replace(return_annotation=EMPTY)
-    seen = set(own.parameters)
+    seen = set()
     for base in value.__mro__:
         if not base.__module__.startswith("paddle_mnist."):
             continue
-        members = {**vars(base).get("__annotations__", {}), **vars(base)}
-        for member, found in members.items():
-            is_public = not member.startswith("_") or member in SPECIAL
-            if is_public and member not in seen:
+        for node in _definition(base).body:
+            member = _member(node)
+            if member in SPECIAL or member == "__init__" or member[:1] not in ("", "_"):
+                if member not in seen:
+                    place = name if member == "__init__" else f"{name}.{member}"
+                    yield from _function(place, node)
                 seen.add(member)
-                place = f"{name}.{member}"
-                if isinstance(found, property):
-                    yield place, inspect.signature(found.fget).return_annotation
-                elif isinstance(found, (classmethod, staticmethod)) or inspect.isfunction(found):
-                    yield place, _signature(found)
-                elif member not in vars(base):
-                    yield place, found
 
 
-def _signature(function: Any) -> inspect.Signature:
-    """Return a method's signature as its callers see it."""
-    own = inspect.signature(getattr(function, "__func__", function))
-    taken = list(own.parameters.values())
-    return own.replace(parameters=taken[not isinstance(function, staticmethod) :])
+def _definition(value: Any) -> Any:
+    return ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
 
 
-def _entry(name: str) -> Iterator[str]:
-    for place, value in _members(name):
-        if isinstance(value, inspect.Signature):
-            result = value.return_annotation
-            arrow = "" if result is EMPTY else f" -> {rendered(result)}"
-            lines = [f"    {line}," for line in _parameters(value)]
-            yield "\n".join([f"{place}(", *lines, f"){arrow}"]) if lines else f"{place}(){arrow}"
-        else:
-            yield f"{place}: {rendered(value)}"
+def _member(node: Any) -> str:
+    """Return the name of a member with a signature or an annotation."""
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target)
+    return getattr(node, "name", "")
 
 
-def _parameters(signature: inspect.Signature) -> Iterator[str]:
-    names_only = False
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not names_only:
-            yield "*"
-        names_only |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        note = "" if parameter.annotation is EMPTY else f": {rendered(parameter.annotation)}"
-        default = "" if parameter.default is EMPTY else f" = {_default(parameter.default)}"
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
-        yield f"{stars.get(parameter.kind, '')}{parameter.name}{note}{default}"
-
-
-def rendered(annotation: Any) -> str:
-    """Return an annotation as one would write it."""
-    if isinstance(annotation, str):
-        return annotation
-    if isinstance(annotation, typing.ForwardRef):
-        return annotation.__forward_arg__
-    if annotation in (None, type(None)):
-        return "None"
-    if annotation is ...:
-        return "..."
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is typing.Annotated:
-        return rendered(arguments[0])
-    if origin is typing.Literal:
-        return f"Literal[{', '.join(map(repr, arguments))}]"
-    if origin is typing.Union:
-        others = [one for one in arguments if one is not type(None)]
-        text = ", ".join(map(rendered, others))
-        text = text if len(others) == 1 else f"Union[{text}]"
-        return text if len(others) == len(arguments) else f"Optional[{text}]"
-    if origin is np.ndarray:
-        return f"NDArray[{', '.join(map(rendered, get_args(arguments[1])))}]"
-    if origin is collections.abc.Callable:
-        *taken, result = arguments
-        taken = taken[0] if len(taken) == 1 and isinstance(taken[0], list) else taken
-        text = "..." if taken == [...] else f"[{', '.join(map(rendered, taken))}]"
-        return f"Callable[{text}, {rendered(result)}]"
-    if origin is not None:
-        return f"{rendered(origin)}[{', '.join(map(rendered, arguments))}]"
-    library = getattr(annotation, "__module__", "").partition(".")[0]
-    name = getattr(annotation, "__qualname__", None) or str(annotation).rpartition(".")[2]
-    is_known = library in ("builtins", "typing", "collections", "pathlib", "paddle_mnist")
-    return name if is_known else f"{library}.{name}"
-
-
-def _default(value: Any) -> str:
-    """Return a default value; `...` for an object without a name."""
-    text = getattr(value, "__name__", None) or repr(value)
-    return "..." if text.startswith("<") else text
+def _function(place: str, node: Any) -> Iterator[str]:
+    if isinstance(node, ast.AnnAssign):
+        default = f" = {ast.unparse(node.value)}" if node.value else ""
+        yield f"{place}: {ast.unparse(node.annotation)}{default}"
+        return
+    arrow = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    yield f"{place}({ast.unparse(node.args)}){arrow}"

@@ -12,22 +12,15 @@ PADDLE_SAYS = (
 )
 
 
-class _Kept(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.texts = []
-
-    def emit(self, record):
-        self.texts.append(record.getMessage())
-
-
 @contextlib.contextmanager
 def silent(*allowed):
     """Fail afterwards if there was a warning, or a line of a log of level WARNING or above.
 
     allowed: parts of those that there may be.
     """
-    kept = _Kept()
+    texts = []
+    kept = logging.Handler(logging.WARNING)
+    kept.emit = lambda record: texts.append(record.getMessage())
     loggers = [logging.getLogger(name) for name in ("paddle_mnist", "paddle")]
     for logger in loggers:  # which do not propagate
         logger.addHandler(kept)
@@ -38,6 +31,6 @@ def silent(*allowed):
     finally:
         for logger in loggers:
             logger.removeHandler(kept)
-    texts = [*kept.texts, *(str(one.message) for one in warned)]
+    texts += [str(one.message) for one in warned]
     texts = [text for text in texts if not any(words in text for words in (*PADDLE_SAYS, *allowed))]
     assert not texts, texts

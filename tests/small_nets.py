@@ -33,23 +33,13 @@ class Points(paddle.io.Dataset):
         return point, np.array([self.classes[index]])
 
 
-class ManyPoints(Points):
-    """Reads many points at once; their noise is drawn as it comes."""
-
-    def __getitems__(self, indices):
-        points = self.points[indices]
-        if self.noise:
-            points = points + self.noise * np.random.randn(*points.shape).astype("float32")
-        return points, self.classes[indices][:, np.newaxis]
-
-
-class SeededPoints(ManyPoints):
+class SeededPoints(Points):
     """Reads many points at once; the noise of each follows from its seed."""
 
     def __getitems__(self, indices, seeds):
-        points, classes = super().__getitems__(indices)
         noise = [np.random.RandomState(seed).randn(WIDTH) for seed in seeds]
-        return points + np.array(noise, "float32"), classes
+        points = self.points[indices] + np.array(noise, "float32")
+        return points, self.classes[indices][:, np.newaxis]
 
 
 class Texts(paddle.io.Dataset):

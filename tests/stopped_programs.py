@@ -88,30 +88,17 @@ def stop_example(example, output):
     assert list((output / "checkpoints").glob(f"*_step{example.step}*.json"))
 
 
-def stop_and_resume(folder, examples):
-    """Stop examples and resume them, as one of several processes."""
-    for example in examples:
-        output = Path(folder, str(example))
-        try:
-            call_until_stopped(example, output)
-            raise AssertionError(f"{example} was not stopped")
-        except (ProgramError, StoppedError):
-            call(example, output)
-
-
-def write_refusals(folder, programs):
-    """Write for each program why several processes, of which this is one, cannot share it."""
-    for program in programs:
-        try:
-            train(program, Path(folder, program), grad_shards=2)
-        except PaddleMnistError as error:
-            rank = paddle.distributed.get_rank()
-            Path(folder, f"{program} {rank}.txt").write_text(str(error))
-
-
 def in_two_processes(folder, examples, refused):
-    stop_and_resume(folder, examples)
-    write_refusals(folder, refused)
+    """Stop examples and resume them, as one of two processes; write why others are refused."""
+    for example in examples:
+        with pytest.raises(ProgramError):
+            call_until_stopped(example, Path(folder, str(example)))
+        call(example, Path(folder, str(example)))
+    for program in refused:
+        with pytest.raises(PaddleMnistError) as refusal:
+            train(program, Path(folder, program), grad_shards=2)
+        rank = paddle.distributed.get_rank()
+        Path(folder, f"{program} {rank}.txt").write_text(str(refusal.value))
 
 
 if __name__ == "__main__":

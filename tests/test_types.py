@@ -1,19 +1,8 @@
-"""The types that the package promises: that they hold, and that its users' checkers see them."""
+"""The types that the package promises."""
 
 import os
-import re
-import shutil
-import subprocess
-import sys
-import sysconfig
-import venv
 
-import paddle
 import public_signatures
-import pytest
-from conftest import ROOT
-
-import paddle_mnist
 
 
 def test_public_signatures_are_those_that_were_written_down():
@@ -22,48 +11,3 @@ def test_public_signatures_are_those_that_were_written_down():
     if os.environ.get("UPDATE_SIGNATURES"):
         public_signatures.PATH.write_text(now)
     assert now == public_signatures.PATH.read_text(), "run again with UPDATE_SIGNATURES=1"
-
-
-INSTALLED = ["paddle_mnist", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
-
-
-@pytest.mark.skipif(
-    paddle.__version__.startswith("2.") or sys.version_info < (3, 11),
-    reason="checked with the types of Paddle 3, and of the NumPy of Python 3.11 and later",
-)
-@pytest.mark.release  # `make check` runs the checker on the package itself
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
-def test_checkers_see_the_types_of_the_installed_package(tmp_path, options):
-    """From a wheel, and as `make train` installs it; none of its public names is Any."""
-    tree, environment = tmp_path / "tree", tmp_path / "venv"
-    tree.mkdir()
-    for name in INSTALLED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, tree / name)
-    venv.create(environment)
-    pip = [sys.executable, "-m", "pip", "--python", environment / "bin/python", "install", "-q"]
-    subprocess.run([*pip, "--no-deps", *options, tree], check=True)
-    # The libraries that it needs: those of the tests.
-    (site,) = environment.glob("lib/python*/site-packages")
-    assert (site / "paddle_mnist").exists() == (not options)
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-
-    names = paddle_mnist.__all__
-    reveals = "".join(f"reveal_type(paddle_mnist.{name})\n" for name in names)
-    (tmp_path / "program.py").write_text(f"import paddle_mnist\n{reveals}")
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable"]
-    # Nothing but what is installed is to be found.
-    variables = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [*mypy, environment / "bin/python", "program.py"],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-    )
-    types = dict(zip(names, re.findall(r'Revealed type is "(.*)"', done.stdout)))
-    assert done.returncode == 0 and types.keys() == set(names), done.stdout
-    assert types["fit"].startswith("def (model: paddle.nn.layer.layers.Layer | ")
-    assert types["fit"].endswith(" -> paddle_mnist.training.callbacks.FitResult")
-    assert "Any" not in types.values()

@@ -8,7 +8,6 @@ import random
 import resource
 import signal
 import sys
-import threading
 from collections import namedtuple
 
 import forked
@@ -20,16 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.external import (
-    ExternalLoader,
-    ResumableBatchSampler,
-    open_loader,
-)
-from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
+from paddle_mnist.data.external import ExternalLoader, ResumableBatchSampler, open_loader
+from paddle_mnist.data.loader import BatchLoader, shards_of
 from paddle_mnist.data.sampler import ShardSpec
-from paddle_mnist.data.seeding import generators_restored, reseed, seed_generators, seed_of
-from paddle_mnist.errors import ConfigError, DataError, ProcessError, StoppedError
-from paddle_mnist.system import signals
+from paddle_mnist.data.seeding import reseed, seed_of
+from paddle_mnist.errors import ConfigError, DataError, ProcessError
 
 Views = namedtuple("Views", "near far")
 
@@ -59,10 +53,7 @@ class Stream(paddle.io.IterableDataset):
 
 def noisy(index):
     """A sample with random numbers of every generator that a dataset may draw from."""
-    return {
-        "index": index,
-        "noise": (random.random(), np.random.rand(2), paddle.rand([3])),
-    }
+    return {"index": index, "noise": (random.random(), np.random.rand(2), paddle.rand([3]))}
 
 
 def plain(batch):
@@ -130,42 +121,32 @@ def test_sharded_all_processes_together_yield_the_batch_in_order(loader, specs, 
         shards = joined(of_processes)
         assert [shard.index for shard in shards] == list(range(specs[0].num_shards))
         assert {shard.batch_size for shard in shards} == {len(batch)}
-        assert sum(shard.samples for shard in shards) == len(batch)
-        assert joined(indices(shard.batch)[: shard.samples] for shard in shards) == batch
+        expected = [part.tolist() for part in np.array_split(batch, specs[0].num_shards)]
+        assert [indices(shard.batch)[: shard.samples] for shard in shards] == expected
         assert all(len(shard.batch) == max(1, shard.samples) for shard in shards)
 
 
-# ------------------------------------------------------------------ an order of one's own
+# ------------------------------------------------------------------ a custom order
 
 
 @settings(max_examples=30)
-@given(st.data(), st.integers(1, 20), st.integers(1, 6), specs)
-def test_batch_loader_custom_order_is_followed(data, length, batch_size, specs):
-    """Such an order leaves samples out, and repeats some; from any start, divided or not."""
-    size = data.draw(st.integers(1, 30))
-    orders = data.draw(st.lists(st.permutations(range(size)), min_size=2, max_size=2))
-    orders = [np.array(order, "int32") % length for order in orders]
-    loader = BatchLoader(Numbered(length), batch_size, shuffle=True, order=orders.__getitem__)
-    assert len(loader) == -(-size // batch_size)
-    for epoch, order in enumerate(orders):
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 6), st.data())
+def test_batch_loader_custom_order_is_followed(order, batch_size, data):
+    """Such an order leaves samples out, and repeats some; it may depend on the epoch."""
+    orders = [np.array(order, "int32"), order[::-1]]
+    loader = BatchLoader(Numbered(10), batch_size, shuffle=True, order=orders.__getitem__)
+    assert len(loader) == -(-len(order) // batch_size)
+    for epoch in range(2):
         batches = [indices(batch) for batch in loader.epoch(epoch)]
-        assert joined(batches) == order.tolist()
+        assert joined(batches) == list(orders[epoch])
         start = data.draw(st.integers(0, len(loader)))
         assert [indices(batch) for batch in loader.epoch(epoch, start)] == batches[start:]
-        for number, batch in enumerate(batches):
-            assert loader.indices(epoch, number).tolist() == batch
-        divided = [loader.sharded(spec) for spec in specs]
-        for batch, of_processes in zip(batches, zip(*(one.epoch(epoch) for one in divided))):
-            shards = joined(of_processes)
-            assert joined(indices(shard.batch)[: shard.samples] for shard in shards) == batch
 
 
 @pytest.mark.parametrize(
     ("order", "message"),
     [
         (lambda epoch: np.arange(5), "indices from 0 to 4"),
-        (lambda epoch: [1, -1], "indices from -1 to 1"),
-        (lambda epoch: np.zeros((2, 2), int), r"int64 \[2, 2\]"),
         (lambda epoch: [], r"float64 \[0\]"),
         (lambda epoch: range(4 - epoch), "3 samples in epoch 1, 4 in epoch 0"),
         (lambda epoch: [3, 2, 1 // (1 - epoch)], "epoch 1 fails with ZeroDiv"),
@@ -176,12 +157,8 @@ def test_batch_loader_wrong_order_raises(order, message):
         loader = BatchLoader(Numbered(4), 2, order=order)
         for epoch in range(2):
             list(loader.epoch(epoch))
-
-
-@pytest.mark.parametrize("data", [Stream(Numbered(3)), BatchLoader(Numbered(3), 1), list])
-def test_open_loader_order_of_data_without_indices_raises(data):
     with pytest.raises(ConfigError, match="order"):
-        open_loader(data, 2, order=np.arange)
+        open_loader(Stream(Numbered(4)), 2, order=order)
 
 
 # ------------------------------------------------------------------ many samples at once
@@ -193,10 +170,8 @@ class AtOnce(Numbered):
     def __init__(self, length, make=lambda index: np.array([index]), make_batch=None):
         super().__init__(length, make)
         self.make_batch = make_batch or (lambda indices: [make(index) for index in indices])
-        self.requests = []
 
     def __getitems__(self, indices):
-        self.requests.append(indices)
         return self.make_batch(indices)
 
 
@@ -208,40 +183,25 @@ def columns(index):
 
 
 @settings(max_examples=30)
-@given(loaders, specs, st.integers(0, 2), st.integers(0, 8), st.integers(1, 3))
-def test_getitems_batches_equal_those_read_one_by_one(loader, specs, epoch, start, stride):
-    length = len(loader.dataset)
-    options = {"seed": loader.sampler.seed, "shuffle": loader.sampler.shuffle}
-    one_by_one, *at_once = (
-        BatchLoader(dataset, loader.sampler.batch_size, **options)
-        for dataset in (
-            Numbered(length, columns),
-            AtOnce(length, columns),
-            AtOnce(length, columns, columns),
-        )
-    )
-    for other in at_once:
-        for spec in (None, *specs):
-            expected, found = (
-                [
-                    (shard.index, shard.samples, plain(shard.batch))
-                    for batch in each.sharded(spec).epoch(epoch, start, stride)
-                    for shard in shards_of(batch)
-                ]
-                for each in (one_by_one, other)
-            )
-            assert found == expected
-        assert all(type(index) is int for request in other.dataset.requests for index in request)
+@given(loaders, specs, st.integers(0, 2), st.integers(0, 8))
+def test_getitems_batches_equal_those_read_one_by_one(loader, specs, epoch, start):
+    length, sampler = len(loader.dataset), loader.sampler
+
+    def shards(dataset):
+        loader = BatchLoader(dataset, sampler.batch_size, sampler.seed, sampler.shuffle)
+        return [
+            (shard.index, shard.samples, plain(shard.batch))
+            for spec in (None, *specs)
+            for batch in loader.sharded(spec).epoch(epoch, start)
+            for shard in shards_of(batch)
+        ]
+
+    expected = shards(Numbered(length, columns))
+    assert shards(AtOnce(length, columns)) == shards(AtOnce(length, columns, columns)) == expected
 
 
-DTYPES = "bool int8 uint8 int16 int32 int64 float16 bfloat16 float32 float64 complex64".split()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tensor_dataset_batches_equal_those_read_one_by_one(dtype):
-    values = paddle.arange(18).reshape([9, 2]).astype("float32").astype(dtype)
-    values.stop_gradient = not values.is_floating_point()
-    dataset = paddle.io.TensorDataset([values, paddle.arange(9)])
+def test_tensor_dataset_batches_equal_those_read_one_by_one():
+    dataset = paddle.io.TensorDataset([paddle.arange(18).reshape([9, 2]).astype("bfloat16")])
     at_once, one_by_one = (
         epochs_of(BatchLoader(data, 2, seed=3, shuffle=True))
         for data in (dataset, paddle.io.Subset(dataset, range(9)))
@@ -296,30 +256,13 @@ def test_getitems_that_draw_without_seeds_are_read_one_by_one(generator, workers
 
     for _ in range(3):  # a second number is kept for the next call, which draws it
         draw()
-    dataset = Drawing(11, make)
     whole = epochs_of(BatchLoader(Numbered(11, make), 4, seed=3, shuffle=True))
-    loader = BatchLoader(dataset, 4, seed=3, shuffle=True, num_workers=workers)
-    assert epochs_of(loader) == whole
-    assert [plain(batch) for batch in loader.sharded(None).epoch(1, start=1)] == whole[1][1:]
-    resumed = BatchLoader(dataset, 4, seed=3, shuffle=True, num_workers=workers)
-    assert [plain(batch) for batch in resumed.epoch(1, start=1)] == whole[1][1:]
+    for _ in range(2):  # from the start, and resumed
+        loader = BatchLoader(Drawing(11, make), 4, seed=3, shuffle=True, num_workers=workers)
+        assert [plain(batch) for batch in loader.epoch(1, start=1)] == whole[1][1:]
+        assert epochs_of(loader) == whole
     (line,) = {line for line in lines() if "Drawing: its __getitems__ draws" in line}
     assert "read one by one" in line and "expected __getitems__(indices, seeds)" in line
-    assert len(dataset.requests) == (0 if workers else 2)  # the first batch of each loader
-
-
-def test_batch_loader_samples_that_draw_nothing_keep_the_generators(lines):
-    seed_generators(5)
-    expected = draws()
-    seed_generators(5)
-    list(BatchLoader(paddle.io.TensorDataset([paddle.arange(9)]), 4))
-    list(BatchLoader(Seeded(11), 4))
-    assert draws() == expected
-    seed_generators(5)
-    loader = BatchLoader(AtOnce(11), 4)
-    list(loader), list(loader)
-    assert draws()[-1] == expected[-1]  # Paddle's, from which nets draw
-    assert not lines()
 
 
 @pytest.mark.parametrize(
@@ -355,50 +298,41 @@ def test_getitems_wrong_batch_raises(make_batch, collate_fn, workers, message):
         list(loader)
 
 
-class ToldEpoch(AtOnce):
+class InEpochs(AtOnce):
     """Samples of an epoch."""
 
     def set_epoch(self, epoch):
         self.make_batch = lambda indices: np.array(indices) + 100 * epoch
 
 
-def test_set_epoch_is_called_for_each_batch_of_another_epoch():
-    """Also where two epochs are read in turns, and where a first batch is read between."""
-    loader = BatchLoader(ToldEpoch(6), 2)
+def test_set_epoch_is_called_where_two_epochs_are_read_in_turns():
+    loader = BatchLoader(InEpochs(6), 2)
     first, second = loader.epoch(1), loader.epoch(2)
-    assert [indices(next(each)) for each in (first, second, first)] == [
-        [100, 101],
-        [200, 201],
-        [102, 103],
-    ]
-    assert loader.first_batch(3).tolist() == [300, 301]
-    assert [indices(next(each)) for each in (second, first)] == [[202, 203], [104, 105]]
+    read = [indices(next(each)) for each in (first, second, first)]
+    assert read == [[100, 101], [200, 201], [102, 103]]
 
 
 # ------------------------------------------------------------------ in workers
 
 
-PARTS = {
-    "drawn": noisy,
-    "named": lambda index: Views(np.float32(index), np.arange(index, index + 2)),
-    "nested": lambda index: ((index, (float(index),)), [index]),
-    "texts": lambda index: {"text": f"{index}", "bytes": b"\0", 3: index % 2 == 0},
-    "bfloat16": lambda index: (paddle.full([2], index + 0.5, "bfloat16"),),
-    "float16": lambda index: np.full(2, index, "float16"),
-    "complex": lambda index: np.array([index, 1j]),
-    "uint16": lambda index: np.array([index], "uint16"),
-    "empty": lambda index: (np.zeros((0, 3), "float32"), index),
-}
-STRUCTURES = {
-    "parts of every kind": lambda index: {name: make(index) for name, make in PARTS.items()},
+SAMPLES = {
+    "of every kind": lambda index: {
+        "drawn": noisy(index),
+        "named": Views(np.float32(index), np.arange(index, index + 2)),
+        "nested": ((index, (float(index),)), [index]),
+        "texts": {"text": f"{index}", "bytes": b"\0", 3: index % 2 == 0},
+        "bfloat16": paddle.full([2], index + 0.5, "bfloat16"),
+        "uint16": np.array([index], "uint16"),
+        "empty": (np.zeros((0, 3), "float32"), index),
+    },
     "texts alone": lambda index: f"text {index}",
     "empty alone": lambda index: np.zeros(0),
 }
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_batch_loader_any_number_of_workers_yields_the_same_batches(name):
-    dataset = Numbered(9, STRUCTURES[name])
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_batch_loader_any_number_of_workers_yields_the_same_batches(kind):
+    dataset = Numbered(9, SAMPLES[kind])
     own, *others = (
         epochs_of(BatchLoader(dataset, 2, seed=3, shuffle=True, num_workers=number))
         for number in (0, 1, 2)
@@ -435,7 +369,6 @@ RAGGED = lambda index: np.zeros(2 + (index == 5))  # noqa: E731
     [
         (TORN, "dataset", 2, "^image 5 is torn$"),
         (STRANGE, "DataLoader", 2, "sample 5 fails with .*: 5 in five$"),
-        (KEY, "dataset", 0, "^Numbered: sample 5 fails with KeyError: 'five'$"),
         (KEY, "stream", 0, "^Stream: sample 5 of an epoch fails with KeyError: 'five'$"),
         (IS_NONE, "DataLoader", 2, "sample 5 is None"),
         (RAGGED, "dataset", 2, r"samples 4 and 5 .* float64 \[2\] and float64 \[3\]"),
@@ -448,11 +381,8 @@ def test_error_of_a_sample_names_it(make, kind, workers, message, capfd):
     elif kind == "stream":
         dataset = Stream(dataset)
     loader = open_loader(dataset, 2, num_workers=workers if kind == "dataset" else 0)
-    with pytest.raises(DataError, match=message) as failure:
+    with pytest.raises(DataError, match=message):
         list(loader.epoch(0))
-    if workers:
-        cause = str(failure.value.__cause__)  # the traceback there
-        assert "in make" in cause or "stack_samples" in cause
     assert "Traceback" not in capfd.readouterr().err  # Paddle's, of its thread
 
 
@@ -479,70 +409,37 @@ def test_resumable_sampler_yields_the_order_of_the_loader():
         assert list(sampler) == [indices(batch) for batch in loader.epoch(epoch, start)]
 
 
-def paddle_loader(length=23, make=lambda index: (index, np.float32(index)), **options):
-    options = {"batch_size": 4, "shuffle": True, **options}
-    if "batch_sampler" in options:
-        del options["batch_size"], options["shuffle"]
-    return paddle.io.DataLoader(Numbered(length, make), **options)
+def paddle_loader(**options):
+    return paddle.io.DataLoader(Numbered(23, lambda index: (index, np.float32(index))), **options)
 
 
-def resumable(**options):
-    sampler = ResumableBatchSampler(Numbered(23), 4, seed=7, **options)
-    return paddle_loader(batch_sampler=sampler)
-
-
-def of_external(loader, epoch, **options):
-    return [plain(batch) for batch in loader.epoch(epoch, **options)]
+def shuffled(**options):
+    return paddle_loader(batch_size=4, shuffle=True, **options)
 
 
 EXTERNAL = {
-    "DataLoader": paddle_loader,
-    "DataLoader with workers": lambda: paddle_loader(num_workers=2),
-    "a function": lambda: lambda: iter(paddle_loader()),
-    "a list": lambda: list(paddle_loader()),
-    "a resumable sampler": resumable,
+    "DataLoader": shuffled,
+    "DataLoader with workers": lambda: shuffled(num_workers=2),
+    "a function": lambda: lambda: iter(shuffled()),
+    "a list": lambda: list(shuffled()),
+    "a resumable sampler": lambda: paddle_loader(
+        batch_sampler=ResumableBatchSampler(Numbered(23), 4, seed=7)
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", EXTERNAL)
 def test_external_loader_repeats_its_epochs(kind):
     loader = ExternalLoader(EXTERNAL[kind](), seed=5)
-    first, second = of_external(loader, 0), of_external(loader, 1)
+    first, second = epochs_of(loader)
     np.random.rand(3)
-    assert (of_external(loader, 0), of_external(loader, 1)) == (first, second)
+    assert epochs_of(loader) == [first, second]
     assert (first == second) == (kind == "a list")
     if kind not in ("a list", "a resumable sampler"):
-        assert of_external(ExternalLoader(EXTERNAL[kind](), seed=6), 0) != first
+        assert epochs_of(ExternalLoader(EXTERNAL[kind](), seed=6))[0] != first
     if "worker" not in kind:
-        assert of_external(loader, 1, start=2, stride=3) == second[2::3]
+        assert [plain(batch) for batch in loader.epoch(1, start=2, stride=3)] == second[2::3]
     assert loader.resumes_inside_epochs == (kind == "a resumable sampler")
-
-
-class Counts(Numbered):
-    """Notes which samples are read."""
-
-    def __init__(self, length):
-        super().__init__(length)
-        self.read = []
-
-    def __getitem__(self, index):
-        self.read.append(index)
-        return np.array([index])
-
-
-def test_external_loader_resumed_reads_samples_again_unless_resumable():
-    read = {}
-    for is_resumable in (True, False):
-        dataset = Counts(12)
-        kind = ResumableBatchSampler if is_resumable else paddle.io.BatchSampler
-        sampler = kind(dataset, batch_size=2, shuffle=False)
-        loader = ExternalLoader(paddle.io.DataLoader(dataset, batch_sampler=sampler), group=2)
-        shards = list(loader.epoch(0, start=2))
-        assert [[indices(shard.batch) for shard in group] for group in shards] == [
-            [[8, 9], [10, 11]]
-        ]
-        read[is_resumable] = dataset.read
-    assert read == {True: [8, 9, 10, 11], False: list(range(12))}
 
 
 @settings(max_examples=30)
@@ -562,52 +459,26 @@ def test_external_loader_groups_batches_into_steps(length, batch_size, group):
         assert {shard.batch_size for shard in step} == {sum(map(len, own))}
         samples += joined(own)
     assert sorted(samples) == list(range(length))
-    for start in range(len(steps)):
-        rest = [[plain(shard.batch) for shard in step] for step in loader.epoch(0, start)]
-        assert rest == [[plain(shard.batch) for shard in step] for step in steps[start:]]
+    last = [indices(shard.batch) for shard in steps[-1]]
+    assert [[indices(s.batch) for s in step] for step in loader.epoch(0, len(steps) - 1)] == [last]
 
 
 def draws():
-    return (
-        random.random(),
-        random.gauss(0, 1),
-        np.random.rand(),
-        np.random.randn(),
-        paddle.rand([]).item(),
-    )
+    return random.gauss(0, 1), np.random.randn(), paddle.rand([]).item()
 
 
-@pytest.mark.parametrize("drawn_before", [0, 1])
-def test_generators_restored_leaves_no_trace(drawn_before):
-    """A generator also keeps the second of two normal numbers for the next call."""
-
-    def next_draws(trace):
-        seed_generators(drawn_before)
-        for _ in range(drawn_before):
-            draws()
-        if trace:
-            with contextlib.suppress(ZeroDivisionError), generators_restored():
-                draws(), seed_generators(1, 2), paddle.seed(4), draws()
-                raise ZeroDivisionError
-        return draws()
-
-    assert next_draws(trace=True) == next_draws(trace=False)
-
-
-def test_seed_of_depends_on_the_whole_key():
+def test_seeds_depend_on_the_whole_key():
     keys = [(1,), (1, 2), (2, 1), (12,), (1, 2, 0), ("1", "2x")]
     assert len({seed_of(*key) for key in keys}) == len(keys)
     assert seed_of(1, 2) == 4271380983  # of runs that are resumed with a later version
 
-
-def test_reseed_draws_other_numbers_for_each_seed_step_and_shard():
-    keys = [(1, 2), (2, 2), (1, 3), (1, 2, 1), (1, 2)]
-    drawn = []
-    for key in keys:
+    def drawn(*key):
         reseed(*key)
-        drawn.append(draws())
-    assert drawn[0] == drawn[-1]
-    for generator in zip(*drawn[:-1]):
+        return draws()
+
+    of_keys = [drawn(1, 2), drawn(2, 2), drawn(1, 3), drawn(1, 2, 1)]
+    assert drawn(1, 2) == of_keys[0]
+    for generator in zip(*of_keys):
         assert len({*generator}) == len(generator)
 
 
@@ -616,26 +487,9 @@ def test_workers_end_with_their_epoch(make, batches):
     """Paddle's live as long as the program, unless an epoch is read beyond its last batch."""
     others = set(multiprocessing.active_children())  # of the tests before
     loader = BatchLoader(Numbered(12, lambda index: make(index) * np.ones(1)), 1, num_workers=2)
-    for epoch in range(2):
-        with contextlib.suppress(DataError), contextlib.closing(loader.epoch(epoch)) as iterator:
-            for _ in itertools.islice(iterator, batches):
-                pass
+    with contextlib.suppress(DataError), contextlib.closing(loader.epoch(0)) as iterator:
+        list(itertools.islice(iterator, batches))
     assert set(multiprocessing.active_children()) <= others
-
-
-def test_workers_end_when_a_signal_stops_the_wait_for_a_batch():
-    """Not only once nobody holds the error any more."""
-    others = set(multiprocessing.active_children())
-    with signals.handlers_installed(), signals.deferred():
-        with contextlib.closing(
-            epoch_batches(BatchLoader(Numbered(12), 1, num_workers=2), 0)
-        ) as one:
-            next(one)
-            os.kill(os.getpid(), signal.SIGTERM)
-            with pytest.raises(StoppedError) as error:
-                next(one)
-        signals.clear()
-    assert set(multiprocessing.active_children()) <= others, error.value
 
 
 def killed(index):
@@ -645,20 +499,10 @@ def killed(index):
 
 
 @pytest.mark.slow  # Paddle asks after its workers every five seconds
-def test_worker_that_is_killed_raises_one_line_in_any_thread():
-    errors = []
-
-    def read():
-        with pytest.raises(ProcessError) as failure:
-            list(BatchLoader(Numbered(9, killed), 2, num_workers=2))
-        errors.append(str(failure.value))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reader.join()
-    (error,) = errors
-    assert error.startswith("one of the 2 workers that read the data has died")
-    assert "\n" not in error
+def test_worker_that_is_killed_raises_one_line():
+    with pytest.raises(ProcessError, match="one of the 2 workers that read the data has died") as e:
+        list(BatchLoader(Numbered(9, killed), 2, num_workers=2))
+    assert "\n" not in str(e.value)
 
 
 def test_workers_that_cannot_start_exit_with_7(tmp_path):
@@ -672,31 +516,13 @@ def test_workers_that_cannot_start_exit_with_7(tmp_path):
     assert "the 60 workers" in line and "Too many open files" in line
 
 
-class Lines(paddle.io.Dataset):
-    """The numbers in a file, which is opened at once, or for the first sample."""
-
-    def __init__(self, path, open_file=None):
-        self.path, self.file = path, open_file and open_file(path)
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        self.file = self.file or open(self.path, "rb")  # noqa: SIM115
-        return np.array([index])
-
-
 @pytest.mark.parametrize("kind", ["Dataset", "DataLoader"])
-@pytest.mark.parametrize("is_open", [True, False])
-def test_loader_with_workers_warns_of_an_open_file(is_open, kind, tmp_path, lines):
-    path = tmp_path / "numbers"
-    path.touch()
-    # Of each class it warns once.
-    data = dataset = type("Lines", (Lines,), {})(path, open if is_open else None)
+def test_loader_with_workers_warns_of_an_open_file(kind, tmp_path, lines):
+    (tmp_path / "numbers").touch()
+    data = dataset = type("Lines", (Numbered,), {})(8)  # each class is warned of once
     if kind == "DataLoader":
         data = paddle.io.DataLoader(dataset, batch_size=4, num_workers=1)
-    list(open_loader(data, 4, num_workers=1).epoch(0))
-    if is_open:
-        dataset.file.close()
-    warned = [line for line in lines() if "share the position" in line]
-    assert len(warned) == is_open and all(line.startswith("Lines: ") for line in warned)
+    with (tmp_path / "numbers").open("rb") as dataset.file:
+        list(open_loader(data, 4, num_workers=1).epoch(0))
+    (line,) = [line for line in lines() if "share the position" in line]
+    assert line.startswith("Lines: ")

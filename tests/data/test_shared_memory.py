@@ -1,15 +1,11 @@
 """Workers where shared memory is small, as the 64 MB that Docker gives a container are."""
 
-import logging
-import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
-
-from paddle_mnist.data import workers
 
 # In a mount namespace of its own a process can have another /dev/shm, as in a container.
 MOUNT = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
@@ -38,22 +34,6 @@ for data in (Large(), loader, persistent, Large()):
 """
 
 
-@pytest.fixture
-def run_with():
-    """Run the program with shared memory of a size; gives its output and its log."""
-    trial = [*MOUNT, SCRIPT, "1m", "true"]
-    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
-        pytest.skip("needs mount namespaces: Linux, and leave to make them")
-
-    def run(size):
-        command = [*MOUNT, SCRIPT, size, sys.executable, "-W", "ignore", "-c", PROGRAM]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout.split(), done.stderr.splitlines()
-
-    return run
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "words"),
@@ -62,17 +42,13 @@ def run_with():
         ("8k", "is full, so no workers can start: the data are read in this process"),
     ],
 )
-def test_workers_with_small_shared_memory_log_one_line(run_with, size, words):
-    counts, lines = run_with(size)
-    assert counts == ["20"] * 4
-    assert len(lines) == 1 and f"/dev/shm {words}" in lines[0]
-
-
-def test_map_in_workers_without_shared_memory_reads_in_this_process(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(workers, "SHARED_MEMORY", str(tmp_path / "missing"))
-    monkeypatch.setattr(logging.getLogger("paddle_mnist"), "propagate", True)
-    pids = [*workers.map_in_workers(lambda keys: [os.getpid(), *keys], iter([[1], [2]]), 2)]
-    assert pids == [[os.getpid(), 1], [os.getpid(), 2]]
-    assert {record.getMessage().partition(";")[0] for record in caplog.records} == {
-        f"{tmp_path}/missing is full, so no workers can start: the data are read in this process"
-    }
+def test_workers_with_small_shared_memory_log_one_line(size, words):
+    trial = [*MOUNT, SCRIPT, "1m", "true"]
+    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
+        pytest.skip("needs mount namespaces: Linux, and leave to make them")
+    command = [*MOUNT, SCRIPT, size, sys.executable, "-W", "ignore", "-c", PROGRAM]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["20"] * 4
+    (line,) = done.stderr.splitlines()
+    assert f"/dev/shm {words}" in line

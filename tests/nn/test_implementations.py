@@ -57,7 +57,6 @@ def test_fused_loss_of_a_net_is_used_for_losses_it_knows(loss, factor):
         ([nn.Linear(8, 3)], {}),
         ([Scaled(), nn.ReLU(), Scaled()], {"scaling": "kernel 1"}),
         ([Scaled("kernel 2"), Scaled("kernel 1")], {"scaling": "kernel 1 and kernel 2"}),
-        ([Scaled("Paddle"), Scaled("kernel 1")], {"scaling": "kernel 1"}),
         ([Scaled("Paddle"), ConvBlocks(fast_conv="off")], {"scaling": "Paddle"}),
     ],
 )

@@ -1,7 +1,6 @@
 """The schedule of an optimizer is stepped when it is due, and all of it is saved."""
 
 import json
-import warnings
 
 import numpy as np
 import paddle
@@ -30,16 +29,6 @@ def test_schedule_steps_after_every_step_or_epoch(every, expected):
     assert optimizer.get_lr() == pytest.approx(0.01)
 
 
-def test_schedule_of_a_number_keeps_it():
-    optimizer = sgd(0.5)
-    schedule = Schedule(optimizer)
-    schedule.after_step()
-    schedule.after_epoch({"valid/loss": 1.0})
-    schedule.move_to(1, 1)
-    assert optimizer.get_lr() == 0.5
-    assert schedule_numbers(optimizer) == {}
-
-
 def test_schedule_plateau_follows_the_monitored_metric():
     optimizer = sgd(lr.ReduceOnPlateau(1.0, factor=0.5, patience=1))
     schedule = Schedule(optimizer, monitor="valid/loss")
@@ -49,13 +38,11 @@ def test_schedule_plateau_follows_the_monitored_metric():
     assert optimizer.get_lr() == 0.5
 
 
-@pytest.mark.parametrize(
-    ("rate", "options", "message"),
-    [(lr.ReduceOnPlateau(0.1), {}, "ReduceOnPlateau"), (0.1, {"every": "batch"}, "'batch'")],
-)
-def test_schedule_wrong_options_raises(rate, options, message):
-    with pytest.raises(ConfigError, match=message):
-        Schedule(sgd(rate), **options)
+def test_schedule_wrong_options_raises():
+    with pytest.raises(ConfigError, match="ReduceOnPlateau"):
+        Schedule(sgd(lr.ReduceOnPlateau(0.1)))
+    with pytest.raises(ConfigError, match="'batch'"):
+        Schedule(sgd(0.1), every="batch")
 
 
 class Shrinking(lr.LRScheduler):
@@ -75,30 +62,16 @@ class Shrinking(lr.LRScheduler):
         self.keys = ["last_epoch", "last_lr", "rate"]
 
 
+# Of each kind of state one; tests of `fit` resume others.
 SCHEDULES = {
-    "CosineAnnealingDecay": lambda: lr.CosineAnnealingDecay(1.0, T_max=8),
-    "CosineAnnealingWarmRestarts": lambda: lr.CosineAnnealingWarmRestarts(1.0, T_0=2, T_mult=2),
-    "CyclicLR": lambda: lr.CyclicLR(0.1, 1.0, step_size_up=3, mode="triangular2"),
-    "ExponentialDecay": lambda: lr.ExponentialDecay(1.0, 0.9),
-    "InverseTimeDecay": lambda: lr.InverseTimeDecay(1.0, 0.5),
     "LambdaDecay": lambda: lr.LambdaDecay(1.0, lambda step: 0.95**step),
-    "LinearLR": lambda: lr.LinearLR(1.0, 5),
-    "LinearWarmup": lambda: lr.LinearWarmup(1.0, 3, 0.0, 1.0),
     "LinearWarmup, then StepDecay": lambda: lr.LinearWarmup(lr.StepDecay(1.0, 2), 3, 0.0, 1.0),
     "LinearWarmup, twice": lambda: lr.LinearWarmup(
         lr.LinearWarmup(lr.NoamDecay(8, 4), 2, 0.0, 0.5), 3, 0.0, 1.0
     ),
     "MultiplicativeDecay": lambda: lr.MultiplicativeDecay(1.0, lambda step: 0.95),
-    "MultiStepDecay": lambda: lr.MultiStepDecay(1.0, [2, 6, 8]),
-    "NaturalExpDecay": lambda: lr.NaturalExpDecay(1.0, 0.1),
-    "NoamDecay": lambda: lr.NoamDecay(8, 4),
-    "OneCycleLR": lambda: lr.OneCycleLR(1.0, total_steps=12),
-    "PiecewiseDecay": lambda: lr.PiecewiseDecay([3, 8], [1.0, 0.5, 0.1]),
-    "PolynomialDecay": lambda: lr.PolynomialDecay(1.0, 9, 0.01),
     "ReduceOnPlateau": lambda: lr.ReduceOnPlateau(1.0, factor=0.5, patience=0),
-    "StepDecay": lambda: lr.StepDecay(1.0, 3),
     "NumPy's numbers": Shrinking,
-    "LinearWarmup, then NumPy's": lambda: lr.LinearWarmup(Shrinking(), 3, 0.0, 1.0),
 }
 
 
@@ -111,14 +84,12 @@ def advance(optimizer, count):
     return rates
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_load_state_continues_any_schedule(name):
-    steps = 4
     unbroken = advance(sgd(SCHEDULES[name]()), 9)
     first, second = sgd(SCHEDULES[name]()), sgd(SCHEDULES[name]())
-    rates = advance(first, steps)
+    rates = advance(first, 4)
     numbers = json.loads(json.dumps(schedule_numbers(first)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load_state(second, plain(first.state_dict()), numbers)
-    assert rates + advance(second, 9 - steps) == unbroken
+    load_state(second, plain(first.state_dict()), numbers)
+    assert rates + advance(second, 5) == unbroken

@@ -1,14 +1,13 @@
-"""Callbacks: what they are asked, in which order, and those that anybody could have written."""
+"""Callbacks: when they are called, what they add, and how they stop a training and resume."""
 
 import collections
-import io
 import json
 import re
-import sys
 
+import paddle
 import pytest
 from conftest import ROOT
-from fit_rows import SAMPLES, ProgramError, StopsAt, arguments, bits, stop, train
+from fit_rows import SAMPLES, Points, ProgramError, StopsAt, arguments, bits, stop, train
 
 from paddle_mnist import (
     Callback,
@@ -17,15 +16,33 @@ from paddle_mnist import (
     Figures,
     PrintLayers,
     Profile,
-    Training,
     VisualDL,
     Watch,
     fit,
     is_rehearsal,
 )
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"  # five steps an epoch
+ATTRIBUTES = ("ends_with_best", "log_every", "options")
+HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
+IN_A_RUN = """
+    config_entries check_job run_opened manifest_entries before_training before_first_step profiler
+    should_stop on_epoch_start after_step write after_epoch after_last_step final_metrics
+    result_entries summary after_training close
+""".split()
+
+
+def history(folder, tag):
+    return series(read_history(folder / "metrics.jsonl"), tag)
+
+
+def test_callbacks_page_lists_the_methods_in_the_order_of_their_calls():
+    text = (ROOT / "docs/en/callbacks.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", text, re.M) == IN_A_RUN
+    others = {*HOOKS} - {*IN_A_RUN}
+    assert others and all(f"`{name}`" in text for name in others)
 
 
 class Notes(Callback):
@@ -47,103 +64,40 @@ class Notes(Callback):
         return noted
 
 
-ATTRIBUTES = ("ends_with_best", "log_every", "options")
-HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
-IN_A_RUN = """
-    config_entries check_job run_opened manifest_entries before_training before_first_step profiler
-    should_stop on_epoch_start after_step write after_epoch after_last_step final_metrics
-    result_entries summary after_training close
-""".split()
-
-
-def by_name(calls):
-    """Return what each of the callbacks was called for, by its name."""
-    named = collections.defaultdict(list)
-    for name, hook in calls:
-        named[name].append(hook)
-    return named
-
-
-def test_callbacks_page_lists_the_methods_in_the_order_of_their_calls():
-    text = (ROOT / "docs/en/callbacks.md").read_text()
-    assert re.findall(r"^\| `(\w+)` \|", text, re.M) == IN_A_RUN
-    others = {*HOOKS} - {*IN_A_RUN}
-    assert others and all(f"`{name}`" in text for name in others)
-
-
 def test_callbacks_are_called_in_the_order_given(tmp_path):
     calls = []
-    given = [Notes("a", calls), EarlyStopping(9), Notes("b", calls), Notes("c", calls)]
+    given = [Notes("a", calls), EarlyStopping(9), Notes("b", calls)]
     train(ROW, tmp_path, epochs=2, callbacks=given)
-    assert [name for name, _ in calls] == [*"abc"] * (len(calls) // 3)
-    named = by_name(calls)
-    assert named["a"] == named["b"] == named["c"]
-    counts = collections.Counter(named["a"])
-    assert {*counts} == {*IN_A_RUN} == {*HOOKS} - {"has_result", "already_finished"}
+    assert [name for name, _ in calls] == [*"ab"] * (len(calls) // 2)
+    hooks = [hook for name, hook in calls if name == "a"]
+    assert list(dict.fromkeys(hooks)) == IN_A_RUN
+    assert {*IN_A_RUN} == {*HOOKS} - {"has_result", "already_finished"}
     # five steps in each of two epochs; a line of the log after every third, and an evaluation
-    assert (counts.pop("after_step"), counts.pop("after_epoch"), counts.pop("write")) == (10, 2, 7)
-    assert (counts.pop("should_stop"), counts.pop("summary")) == (2, 2)  # the board's, too
-    assert counts.pop("on_epoch_start") == 2
-    assert {*counts.values()} == {1}
-    assert list(dict.fromkeys(named["a"])) == IN_A_RUN
+    expected = {"after_step": 10, "after_epoch": 2, "write": 7, "on_epoch_start": 2}
+    expected |= {"should_stop": 2, "summary": 2}
+    assert collections.Counter(hooks) == {**dict.fromkeys(IN_A_RUN, 1), **expected}
     calls.clear()
     train(ROW, tmp_path, epochs=2, callbacks=given)
-    assert by_name(calls)["a"][-4:] == ["has_result", "summary", "already_finished", "close"]
-
-
-class Reads(Callback):
-    """Keeps what it sees of its training, by the name of the method that is called."""
-
-    def __init__(self):
-        self.seen = {}
-
-    def see(self, name, training):
-        state = training.state
-        self.seen[name] = state and (state.epoch, state.step, state.samples)
-
-    def run_opened(self, training):
-        self.see("opened", training)
-
-    def before_first_step(self, training):
-        self.see("first", training)
-
-    def after_last_step(self, training):
-        self.see("last", training)
-        self.training = training
+    hooks = [hook for name, hook in calls if name == "a"]
+    assert hooks[-4:] == ["has_result", "summary", "already_finished", "close"]
 
 
 def test_callback_sees_its_training(tmp_path):
+    class Reads(Callback):
+        def after_last_step(self, training):
+            self.training = training
+
     reader = Reads()
     train(ROW, tmp_path, epochs=2, callbacks=[reader], must_match={"version": 3})
-    assert reader.seen == {"opened": None, "first": (0, 0, 0), "last": (2, 10, 2 * SAMPLES)}
-    training = reader.training
-    assert isinstance(training, Training) and training.steps == 10
+    training, state = reader.training, reader.training.state
+    assert (state.epoch, state.step, state.samples) == (2, 10, 2 * SAMPLES)
+    assert training.steps == 10 and training.world.size == 1
     assert training.run.path == tmp_path and training.run.metrics.exists()
-    assert (training.world.rank, training.world.size) == (0, 1)
     names = {parameter.name for parameter in training.model.parameters()}
     assert {one.name for one in training.optimizer._parameter_list} == names
     chosen = training.hyperparameters
     assert chosen.items() >= {"epochs": 2, "version": 3, "optimizer.class": "SGD"}.items()
     assert json.loads(json.dumps(chosen)) == chosen
-    # nor the net's shapes, the data of the evaluation, and the names of files
-    assert not {name.partition(".")[0] for name in chosen} & {"parameters", "valid", "name"}
-
-
-class Says(Callback):
-    def __init__(self, answer):
-        self.answer, self.asked = answer, []
-
-    def should_stop(self, view):
-        self.asked.append(view.state.epoch)
-        return self.answer
-
-
-def test_callbacks_are_all_asked_whether_to_stop(tmp_path):
-    """Before each epoch, the first one too."""
-    callbacks = [Says(False), Says(True), Says(False)]
-    result = train(ROW, tmp_path, callbacks=callbacks)
-    assert (result.stopped, result.steps) == ("early", 0)
-    assert [one.asked for one in callbacks] == [[0]] * 3
 
 
 class Closes(Callback):
@@ -156,44 +110,25 @@ class Closes(Callback):
             raise ProgramError("close")
 
 
-class FailsIn(Callback):
-    """Raises an error in one of its methods."""
+@pytest.mark.parametrize("hook", ["run_opened", "after_step", "after_training", None])
+def test_callbacks_are_all_closed_when_one_fails_and_its_error_is_raised(hook, tmp_path, lines):
+    """The error of a `close` is raised if there is no other; it is logged otherwise."""
+    error = KeyboardInterrupt()
 
-    def __init__(self, hook, error):
-        def fail(*arguments):
-            if not is_rehearsal():
-                raise error
+    def fail(*arguments):
+        if not is_rehearsal():
+            raise error
 
-        setattr(self, hook, fail)
-
-
-@pytest.mark.parametrize(
-    ("hook", "error"),
-    [
-        ("run_opened", ProgramError("x")),
-        ("after_step", KeyboardInterrupt()),
-        ("should_stop", ProgramError("x")),
-        ("after_training", ProgramError("x")),
-    ],
-)
-def test_callbacks_are_all_closed_when_one_fails(hook, error, tmp_path, lines):
+    failing = Callback()
+    if hook:
+        setattr(failing, hook, fail)
     closed = []
-    callbacks = [Closes(closed), Closes(closed, fails=True), FailsIn(hook, error), Closes(closed)]
-    with pytest.raises(type(error)) as raised:  # not the error of `close`, which is logged
+    callbacks = [Closes(closed), Closes(closed, fails=True), failing, Closes(closed)]
+    with pytest.raises(KeyboardInterrupt if hook else ProgramError):
         train(ROW, tmp_path, callbacks=callbacks)
-    assert raised.value is error
-    assert "Closes.close: ProgramError: close" in lines()
+    assert ("Closes.close: ProgramError: close" in lines()) == (hook is not None)
     opened = callbacks[: 2 if hook == "run_opened" else 4]
     assert closed == [one for one in opened if isinstance(one, Closes)]
-
-
-def test_callbacks_are_all_closed_when_close_fails_and_its_error_is_raised(tmp_path, lines):
-    closed = []
-    callbacks = [Closes(closed, fails=number < 2) for number in range(3)]
-    with pytest.raises(ProgramError, match="close"):
-        train(ROW, tmp_path, callbacks=callbacks)
-    assert closed == callbacks
-    assert lines().count("Closes.close: ProgramError: close") == 1  # the other one is raised
 
 
 def test_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path, lines):
@@ -206,53 +141,23 @@ def test_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path, lin
         VisualDL(["scalars"]),
         Figures(False),
     ]
-    values = {**arguments(ROW, tmp_path / "run", epochs=4), "callbacks": callbacks}
-    assert fit(**values).stopped == "finished"
     run = tmp_path / "run"
-    history = read_history(run / "metrics.jsonl")
-    tags = {record["tag"] for record in history if record["tag"].startswith("watch/")}
-    assert tags
-    for tag in tags:  # a bias that begins with 0 has no ratio in the first step
-        steps, _ = series(history, tag)
+    values = {**arguments(ROW, run, epochs=4), "callbacks": callbacks}
+    first = fit(**values)
+    tags = {record["tag"] for record in read_history(run / "metrics.jsonl")}
+    watched = [tag for tag in tags if tag.startswith("watch/")]
+    assert watched
+    for tag in watched:  # a bias that begins with 0 has no ratio in the first step
+        steps, _ = history(run, tag)
         assert steps[-4:] == [5, 10, 15, 20] and steps[:-4] in ([], [1]), tag
-    assert series(history, "train/loss")[0] == [5, 10, 15, 20]
+    assert history(run, "train/loss")[0] == [5, 10, 15, 20]
     log = "\n".join(lines())
     assert all(log.count(f"step {step}/20 lr ") == 1 for step in (5, 10, 15, 20))
-    printed = [line for line in lines() if "shape" in line.lower() and "[8, 6]" in line]
-    assert len(printed) == 1, printed
+    assert len([line for line in lines() if "shape" in line and "[8, 6]" in line]) == 1
     assert list((run / "profile").iterdir())
     assert not (run / "figures").exists()
     again = fit(**{**values, "output": tmp_path / "again"})
-    assert bits(again)["weights"] == bits(fit(**values))["weights"]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_bar_of_a_resumed_training_counts_the_steps_before(tmp_path, monkeypatch):
-    with pytest.raises(ProgramError):
-        train(ROW, tmp_path, callbacks=[StopsAt(7, stop)])
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    fit(**{**arguments(ROW, tmp_path), "callbacks": [Console()]})
-    assert re.findall(r"(\d+)/10", sys.stderr.getvalue())[-1] == "10"  # of three steps
-
-
-def test_callback_with_the_lowest_log_every_gets_its_lines(tmp_path):
-    class Lines(Callback):
-        log_every = 2
-
-        def __init__(self):
-            self.steps = []
-
-        def write(self, state, values):
-            self.steps += [state.step] * ("train/loss" in values)
-
-    lines = Lines()
-    train(ROW, tmp_path, callbacks=[lines], log_every=4)
-    assert lines.steps == [2, 4, 5, 6, 8, 10]  # five steps in each of two epochs
-    assert series(read_history(tmp_path / "metrics.jsonl"), "train/loss")[0] == lines.steps
+    assert bits(again)["weights"] == bits(first)["weights"]
 
 
 def test_callbacks_add_to_config_manifests_history_and_result(tmp_path):
@@ -275,20 +180,131 @@ def test_callbacks_add_to_config_manifests_history_and_result(tmp_path):
         def has_result(self, entries):
             return "made" in entries
 
-        def summary(self, training, result):
-            return f"mine after {result.steps}"
-
-    options = {"callbacks": [Adds()], "figures": True}
-    result = train(ROW, tmp_path, **options)
+    result = train(ROW, tmp_path, callbacks=[Adds()])
     assert "mine:\n- 1\n- 2\n" in (tmp_path / "config.yaml").read_text()
     manifest = json.loads(result.checkpoint.with_suffix(".json").read_text())
     assert manifest["of_mine"] == "x"
-    assert series(read_history(tmp_path / "metrics.jsonl"), "mine/step") == ([5, 10], [5, 10])
+    assert history(tmp_path, "mine/step") == ([5, 10], [5, 10])
     assert result.metrics["test/double"] == 2 * result.metrics["valid/loss"]
     values = json.loads((tmp_path / "result.json").read_text())
     assert values.pop("made") == 10
     (tmp_path / "result.json").write_text(json.dumps(values))
-    assert train(ROW, tmp_path, **options).stopped == "finished"  # evaluated again
-    (tmp_path / "figures/curves.png").unlink()
-    assert train(ROW, tmp_path, figures=True).stopped == "already finished"
-    assert (tmp_path / "figures/curves.png").exists()
+    assert train(ROW, tmp_path, callbacks=[Adds()]).stopped == "finished"  # evaluated again
+
+
+# ------------------------------------------------------------------ stopping and resuming
+
+
+class StopsAfter(Callback):
+    """Asks to stop when it has seen so many epochs, which it counts itself."""
+
+    ends_with_best = True
+
+    def __init__(self, epochs):
+        self.epochs, self.seen = epochs, 0
+
+    def after_epoch(self, view):
+        self.seen += 1
+        return {f"seen of/{self.epochs}": self.seen}
+
+    def should_stop(self, view):
+        return self.seen >= self.epochs
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def set_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def ever_worse(parameters):
+    """Steps that become too long, so that the first evaluation is the best."""
+    schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
+    return paddle.optimizer.SGD(schedule, parameters)
+
+
+WORSE = {"epochs": 9, "optimizer": ever_worse}
+
+
+@pytest.mark.parametrize("stop_at", [7, 15])
+def test_callbacks_of_one_class_end_a_resumed_training_where_they_end_an_unbroken_one(
+    stop_at, tmp_path
+):
+    """By the state of each, which checkpoints hold; the result is the best checkpoint's."""
+
+    def build(*more):
+        return [StopsAfter(7), StopsAfter(3), *more]
+
+    whole = train(ROW, tmp_path / "whole", callbacks=build(), **WORSE)
+    assert (whole.stopped, whole.epochs, whole.steps) == ("early", 3, 15)
+    assert whole.checkpoint.name == "model_epoch0"
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=build(StopsAt(stop_at, stop)), **WORSE)
+    resumed = train(ROW, tmp_path / "run", callbacks=build(), **WORSE)
+    assert resumed.stopped == "early" and bits(resumed) == bits(whole)
+    assert history(tmp_path / "run", "seen of/7") == ([5, 10, 15], [1, 2, 3])
+    assert train(ROW, tmp_path / "run", callbacks=build(), **WORSE).stopped == "already finished"
+
+
+def train_patiently(patience, output, **options):
+    return train(ROW, output, callbacks=[EarlyStopping(patience)], **WORSE, **options)
+
+
+def test_more_patience_continues_a_training_and_less_ends_it_where_it_stands(tmp_path):
+    """An override lasts, although no step is left to be trained with it."""
+    run = tmp_path / "run"
+    assert train_patiently(1, run).epochs == 2
+    longer = train_patiently(3, run, override="early_stop_patience")
+    assert (longer.stopped, longer.epochs) == ("early", 4)
+    whole = train_patiently(3, tmp_path / "whole")
+    assert bits(longer)["weights"] == bits(whole)["weights"]
+    assert train_patiently(3, run).stopped == "already finished"
+    less = train_patiently(2, run, override="early_stop_patience")
+    assert (less.stopped, less.steps) == ("early", longer.steps) and bits(less) == bits(longer)
+    assert train_patiently(2, run).stopped == "already finished"
+    with pytest.raises(ConfigError, match="early_stop_patience: 2 in the run, 3 now"):
+        train_patiently(3, run)
+
+
+class Plan(Callback):
+    """Sets what an epoch has: a frozen layer, and the noise of the data."""
+
+    def __init__(self, data, begun):
+        self.data, self.begin = data, begun.append
+
+    def before_training(self, training):
+        self.net = training.model
+
+    def on_epoch_start(self, view):
+        epoch = view.state.epoch
+        for parameter in self.net[0].parameters():
+            parameter.stop_gradient = epoch < 2
+        self.data.noise = 0.3 if epoch < 3 else 0.0
+        if not is_rehearsal():
+            self.begin(epoch)
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "num_workers"), [(12, 0), (15, 0), pytest.param(18, 2, marks=pytest.mark.slow)]
+)
+def test_on_epoch_start_sets_what_an_epoch_has_also_where_a_run_resumes_in_it(
+    stop_at, num_workers, tmp_path
+):
+    begun = []
+
+    def plan(folder, *more):
+        data = Points(noise=0.3)
+        options = {"train": data, "valid": Points(), "epochs": 4}
+        callbacks = [Plan(data, begun), *more]
+        return train(ROW, folder, callbacks=callbacks, num_workers=num_workers, **options)
+
+    whole = plan(tmp_path / "whole")
+    assert begun == [0, 1, 2, 3]
+    begun.clear()
+    with pytest.raises(ProgramError):
+        plan(tmp_path / "run", StopsAt(stop_at, stop))
+    resumed = plan(tmp_path / "run")
+    # Those before come from the checkpoint; the epoch that is resumed begins again.
+    inside = (stop_at - 1) // 5
+    assert begun == [*range(inside + 1), *range(inside, 4)]
+    assert bits(resumed) == bits(whole)
