@@ -134,7 +134,7 @@ def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     import paddle
     from paddle import nn
 
-    from paddle_mnist.checkpoint.weights import load_weights
+    from paddle_mnist.nn.state_dict import load_weights
 
     report: dict[str, Any] = {"trained": [], "loaded": [], "untouched": True}
     for seed in SEEDS:
