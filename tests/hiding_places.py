@@ -39,28 +39,30 @@ class State(NamedTuple):
     """State of some kind in a training.
 
     influence: what a step makes of it; without one, it acts on nothing. is_time: whether it changes
-    now.
+    now. has_begun: whether it has changed, and acts.
     """
 
     kind: Kind
     influence: Optional[str]
     is_time: Callable[[], bool]
+    has_begun: Callable[[], bool]
 
     def make(self):
         return self.kind.make()
 
     def turn(self, value):
         """Return the next value, and a number from 0 to 1, which is 0 without an influence."""
-        if not self.is_time():
+        if self.is_time():
+            following = self.kind.change(value)
+            value = value if following is None else following
+        if not self.has_begun():
             return value, 0.0
-        following = self.kind.change(value)
-        value = value if following is None else following
         number = 0.37 * float(self.kind.number(value)) % 1
         return value, number if self.influence else 0.0
 
     def step(self, value, model, batch):
-        """Return the next value, except in an evaluation, and the result of a step."""
-        value, number = self.turn(value) if model.training else (value, 0.0)
+        """Return the next value, and the result of a step."""
+        value, number = self.turn(value)
         return value, self.result(model, batch, number)
 
     def result(self, model, batch, number):

@@ -20,12 +20,14 @@ from paddle_mnist.errors import ConfigError
 
 # When the state changes, by the step before; the rehearsal sees only what changes always.
 ALWAYS = "always"
+IN_EVALUATION = "in an evaluation"
 STEPS = 12
 TIMES = {
     ALWAYS: lambda step: True,
     "from step 6": lambda step: step >= 6,
     "once, after step 7": lambda step: step == 7,
     "in the last epoch": lambda step: step >= 8,
+    IN_EVALUATION: lambda step: step in (8, 12),  # of an epoch, until it ends
 }
 
 
@@ -69,7 +71,11 @@ def draw_examples(is_late, rounds):
             influence = draw.choice(INFLUENCES if is_late else [*INFLUENCES, None])
             stops = sorted(draw.sample(range(1, STEPS), 2 if is_late else 1))
             killed = not is_late and draw.random() < 0.5
-            kind, time = draw.choice(possible), draw.choice(times)
+            kind = draw.choice(possible)
+            is_turned_by_callback = ", by " in place  # which an evaluation does not call
+            time = draw.choice(
+                [t for t in times if t != IN_EVALUATION or not is_turned_by_callback]
+            )
             examples.append(Example(place, kind, influence, time, tuple(stops), killed))
     return examples
 
@@ -81,20 +87,26 @@ def some(examples, count):
 
 
 class Clock(Callback):
-    """Knows whether it is time for the state to change."""
+    """Knows whether it is time for the state to change, and whether it has changed before."""
 
     def __init__(self, time):
-        self.is_time, self.is_on = TIMES[time], time == ALWAYS
+        self.time = time
+        self.is_on = self.has_begun = time == ALWAYS
 
     def after_step(self, view):
         if not is_rehearsal():
-            self.is_on = self.is_time(view.step)
+            self.is_on = TIMES[self.time](view.step)
+            self.has_begun |= self.is_on
+
+    def after_epoch(self, view):
+        self.is_on &= self.time != IN_EVALUATION
 
 
 def build(example):
     """Return the arguments of `fit` of a training whose state changes when it is time."""
     clock = Clock(example.time)
-    state = State(KINDS[example.kind], example.influence, lambda: clock.is_on)
+    kind = KINDS[example.kind]
+    state = State(kind, example.influence, lambda: clock.is_on, lambda: clock.has_begun)
     values = PLACES[example.place](state)
     return base(**{**values, "callbacks": [clock, *values.get("callbacks", ())]})
 
