@@ -1,8 +1,6 @@
 """`safe_load` reads what `paddle.save` writes, and runs nothing of what a file says."""
 
-import builtins
 import contextlib
-import copyreg
 import importlib
 import io
 import json
@@ -20,9 +18,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from paddle.utils import unique_name
 
-from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
@@ -66,51 +62,21 @@ def test_safe_load_of_tensors_of_every_form_returns_the_same_bits(protocol):
         loaded = safe_loads(saved(value, protocol))
         loaded.pop(NAME_TABLE, None)
         assert equal(loaded, value)
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_safe_load_of_what_numpy_pickles_returns_the_same(protocol):
-    state = {
-        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    arrays = {
+        "fortran": np.asfortranarray(np.ones((2, 3))),
         "big-endian": np.arange(3, dtype=">i4"),
     }
-    loaded = safe_loads(pickle.dumps(state, protocol=protocol))
-    assert all(np.array_equal(loaded[key], state[key]) for key in state)
-    assert safe_loads(pickle.dumps({"lr": np.float64(0.1)}, protocol=protocol)) == {"lr": 0.1}
+    loaded = safe_loads(pickle.dumps({**arrays, "lr": np.float64(0.1)}, protocol=protocol))
+    assert loaded.pop("lr") == 0.1
+    assert all(np.array_equal(loaded[name], values) for name, values in arrays.items())
 
 
-def save_golden(folder):
-    """Write with `paddle.save` a small net, its optimizer, and both in one dictionary.
+@pytest.mark.parametrize("version", ["2.6.2", "3.3.1"])
+def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(version):
+    """Whichever of them is installed: they pickle arrays by other names, as their NumPys do.
 
-    `golden/paddle-2.6.2` (with NumPy 1.26) and `golden/paddle-3.3.1` (with NumPy 2.3) are what
-    this left there.
+    Each wrote the states of a small net and its optimizer, and both in one dictionary.
     """
-    folder.mkdir(parents=True)
-    with unique_name.guard():
-        model = nn.Linear(3, 2)
-        model.set_state_dict(
-            {"weight": paddle.arange(6, dtype="float32").reshape([3, 2]), "bias": paddle.ones([2])}
-        )
-        schedule = paddle.optimizer.lr.CosineAnnealingDecay(0.5, 4)
-        optimizer = paddle.optimizer.Momentum(schedule, 0.9, parameters=model.parameters())
-        model(paddle.ones([1, 3])).sum().backward()
-        optimizer.step()
-        schedule.step()
-    for protocol in (2, 3, 4):
-        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
-        paddle.save(saved, str(folder / f"protocol{protocol}.both"), protocol=protocol)
-        for suffix, key in ((PARAMS, "model"), (OPTIMIZER, "optimizer")):
-            path = str(folder / f"protocol{protocol}{suffix}")
-            paddle.save(saved[key], path, protocol=protocol)
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-@pytest.mark.parametrize("version", ["2.6.2", "3.3.1", "installed"])
-def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(tmp_path, version, protocol):
-    """Whichever of them is installed: the two pickle arrays by other names, as their NumPys do."""
-    folder = GOLDEN / f"paddle-{version}"
-    if version == "installed":
-        save_golden(folder := tmp_path / version)
     weights = {
         "weight": np.float32([[-0.5, 0.5], [1.5, 2.5], [3.5, 4.5]]),
         "bias": np.float32([0.5, 0.5]),
@@ -119,26 +85,27 @@ def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(tmp_path, v
         "linear_0.w_0_velocity_0": np.ones([3, 2], np.float32),
         "linear_0.b_0_velocity_0": np.ones([2], np.float32),
     }
-    model = safe_load(folder / f"protocol{protocol}.pdparams")
-    assert model.pop(NAME_TABLE) == {"weight": "linear_0.w_0", "bias": "linear_0.b_0"}
-    assert equal(model, weights)
-    optimizer = safe_load(folder / f"protocol{protocol}.pdopt")
-    assert optimizer.pop(NAME_TABLE) == {name: name for name in velocities}
-    schedule = optimizer.pop("LR_Scheduler")
-    assert schedule["last_epoch"] == 1 and abs(schedule["last_lr"] - 0.4267766952966369) < 1e-12
-    assert equal(optimizer, velocities)
-    both = safe_load(folder / f"protocol{protocol}.both")
-    assert equal(both["model"], weights) and both["epoch"] == 3
-    assert both["optimizer"].pop("LR_Scheduler") == schedule
-    assert equal(both["optimizer"], velocities)
+    for protocol in (2, 3, 4):
+        stem = GOLDEN / f"paddle-{version}" / f"protocol{protocol}"
+        model = safe_load(stem.with_suffix(".pdparams"))
+        assert model.pop(NAME_TABLE) == {"weight": "linear_0.w_0", "bias": "linear_0.b_0"}
+        assert equal(model, weights)
+        optimizer = safe_load(stem.with_suffix(".pdopt"))
+        assert optimizer.pop(NAME_TABLE) == {name: name for name in velocities}
+        schedule = optimizer.pop("LR_Scheduler")
+        assert schedule["last_epoch"] == 1 and abs(schedule["last_lr"] - 0.4267766952966369) < 1e-12
+        assert equal(optimizer, velocities)
+        both = safe_load(stem.with_suffix(".both"))
+        assert equal(both["model"], weights) and both["epoch"] == 3
+        assert both["optimizer"].pop("LR_Scheduler") == schedule
+        assert equal(both["optimizer"], velocities)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_safe_load_of_large_tensors_takes_little_more_memory_than_the_file(tmp_path, protocol):
     """And around 64 KiB, where protocol 4 puts bytes outside of its frames.
 
-    Takes the file and the tensors in it. Protocol 2 writes bytes as text, which has to be turned
-    into bytes again, and so takes each twice.
+    Protocol 2 writes bytes as text, which has to be turned into bytes again: it takes each twice.
     """
     noise = np.random.RandomState(protocol).bytes(10 << 20)
     state = {"large": paddle.to_tensor(np.frombuffer(noise, np.int32).reshape(10, -1))}
@@ -171,42 +138,29 @@ def test_safe_load_of_a_sliced_tensor_joins_it():
     assert equal(safe_loads(pickle.dumps(pieces, protocol=2)), state)
 
 
-def test_safe_load_of_containers_nested_too_deep_raises():
-    nested = {}
-    for _ in range(8):
-        nested = {"w": nested}
-    assert safe_loads(pickle.dumps(nested, protocol=2)) == nested
-    with pytest.raises(CheckpointError, match="nested too deep"):
-        safe_loads(pickle.dumps({"w": nested}, protocol=2))
+def nested_dicts(levels):
+    return {"w": nested_dicts(levels - 1)} if levels else {}
 
 
-INFO = "UnpackBigParamInfor@@"
-PIECES = {"w@@.0": np.ones(7, np.float32), "w@@.1": np.ones(5, np.float32)}
-BAD_CUTS = {
-    "a piece is missing": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0", "w@@.1", "w@@.2"]}},
-    "a piece too few": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0"]}},
-    "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
-    "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
-    "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
-    "a piece twice": {"w": {"OriginShape": (14,), "slices": ["w@@.0", "w@@.0"]}},
-    "no pieces": {"w": {"OriginShape": (0,), "slices": []}},
-    "no shape": {"w": {"slices": ["w@@.0"]}},
-    "a piece that is no array": {"w": {"OriginShape": (1,), "slices": ["epoch"]}},
-    "a list": [1, 2],
-    "a list inside": {"w": ["w@@.0", "w@@.1"]},
-    "nothing": None,
-}
-
-
-@pytest.mark.parametrize("name", BAD_CUTS)
-def test_safe_load_of_slices_that_do_not_fit_raises(name):
-    """A file cut by a disk that was full must not give a tensor of other numbers."""
-    data = pickle.dumps({**PIECES, "epoch": 1, INFO: BAD_CUTS[name]}, protocol=2)
-    with pytest.raises(CheckpointError, match=r"damaged|expected tensors"):
-        safe_loads(data)
+def test_safe_load_of_deep_containers_and_a_huge_memo_index_returns_them():
+    """pickle would make room for two thousand million entries."""
+    assert safe_loads(pickle.dumps(nested_dicts(8), protocol=2)) == nested_dicts(8)
+    assert safe_loads(b"\x80\x02}r\xff\xff\xff\x7f.") == {}
 
 
 # ------------------------------------------------------------------ hostile files
+
+INFO = "UnpackBigParamInfor@@"
+# A file cut by a disk that was full must not give a tensor of other numbers.
+PIECES = {"w@@.0": np.ones(7, np.float32), "w@@.1": np.ones(5, np.float32)}
+BAD_CUTS = {
+    "a piece is missing": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0", "w@@.1", "w@@.2"]}},
+    "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
+    "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
+    "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
+    "a piece that is no array": {"w": {"OriginShape": (1,), "slices": ["epoch"]}},
+    "a list": [1, 2],
+}
 
 
 class Calls:
@@ -220,10 +174,10 @@ class Calls:
 
 
 MARKER = "PWNED"  # what each of them would make in the current directory, were it run
-TOUCH = f"open({MARKER!r}, 'w')"
 
 
 def _nested(levels):
+    """A tuple that holds another twice, and so on."""
     value = ()
     for _ in range(levels):
         value = (value, value)
@@ -262,56 +216,33 @@ NAMED_BY_PADDLE = {
 }
 # Every name in these modules, and some that only other systems or dots give.
 MODULES = (
-    "os posix subprocess builtins copyreg importlib runpy pickle _pickle marshal types functools "
-    "operator socket urllib.request webbrowser pty ctypes code timeit cProfile asyncio collections "
-    "_codecs numpy paddle paddle.framework.io_utils"
+    "os posix subprocess builtins copyreg importlib pickle marshal types functools operator socket "
+    "ctypes collections _codecs numpy paddle paddle.framework.io_utils"
 ).split()
 OTHER_NAMES = [
-    ("nt", "system"),
     ("os", "path.os.system"),
     ("__builtin__", "eval"),
-    ("__builtin__", "file"),
-    ("copy_reg", "_reconstructor"),
     ("numpy", "core.multiarray._reconstruct"),
-    ("numpy", "dtype.type"),
     ("numpy.core.multiarray", "fromfile"),
-    ("numpy.testing._private.utils", "runstring"),
     ("torch._utils", "_rebuild_tensor_v2"),
-    ("__main__", "x"),
     ("", ""),
 ]
-# Every opcode there is, but those that paddle.save writes: here as a pickle would hold it.
-OTHER_OPCODES = {
-    "INT": b"I1\n",
-    "LONG": b"L1L\n",
-    "LONG4": b"\x8b\x01\x00\x00\x00\x01",
-    "STRING": b"S'x'\n",
-    "BINSTRING": b"T\x01\x00\x00\x00x",
-    "SHORT_BINSTRING": b"U\x01x",
-    "BYTEARRAY8": b"\x96\x01" + bytes(7) + b"x",
-    "NEXT_BUFFER": b"\x97",
-    "READONLY_BUFFER": b"}\x98",
-    "UNICODE": b"Vx\n",
-    "FLOAT": b"F1.0\n",
-    "LIST": b"(l",
-    "DICT": b"(d",
-    "EMPTY_SET": b"\x8f",
-    "ADDITEMS": b"](\x90",
-    "FROZENSET": b"(\x91",
-    "POP": b"}K\x010",
-    "DUP": b"}2",
-    "POP_MARK": b"}(1",
-    "GET": b"}q\x00g0\n",
-    "PUT": b"}p0\n",
-    "EXT1": b"\x82\x01",
-    "EXT2": b"\x83\x01\x00",
-    "EXT4": b"\x84\x01\x00\x00\x00",
-    "INST": b"(icollections\nOrderedDict\n",
-    "OBJ": b"(ccollections\nOrderedDict\no",
-    "NEWOBJ": b"ccollections\nOrderedDict\n)\x81",
-    "NEWOBJ_EX": b"ccollections\nOrderedDict\n)}\x92",
-    "PERSID": b"Px\n",
-    "BINPERSID": b"K\x01Q",
+# Arguments of opcodes, by what `pickletools` calls their kind.
+ARGUMENTS = {
+    "decimalnl_short": b"1\n",
+    "decimalnl_long": b"1L\n",
+    "floatnl": b"1.0\n",
+    "stringnl": b"'x'\n",
+    "unicodestringnl": b"x\n",
+    "stringnl_noescape": b"x\n",
+    "stringnl_noescape_pair": b"collections\nOrderedDict\n",
+    "string1": b"\x01x",
+    "string4": b"\x01\x00\x00\x00x",
+    "bytearray8": b"\x01" + bytes(7) + b"x",
+    "uint1": b"\x01",
+    "uint2": b"\x01\x00",
+    "int4": b"\x01\x00\x00\x00",
+    "long4": b"\x01\x00\x00\x00\x01",
 }
 WRITTEN_OPCODES = (
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
@@ -319,45 +250,40 @@ WRITTEN_OPCODES = (
     "SETITEMS EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT "
     "MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD".split()
 )
+OTHER_OPCODES = {
+    opcode.name: opcode.code.encode("latin1") + (ARGUMENTS[opcode.arg.name] if opcode.arg else b"")
+    for opcode in pickletools.opcodes
+    if opcode.name not in WRITTEN_OPCODES
+}
 
 
 def _hostile():
     for name, value in {
         "os.system": Calls(os.system, f"touch {MARKER}"),
-        "subprocess": Calls(subprocess.call, ["touch", MARKER]),
-        "eval": Calls(eval, TOUCH),
-        "exec": Calls(exec, TOUCH),
-        "open": Calls(open, MARKER, "w"),
-        "getattr": Calls(getattr, "", "join"),
-        "__import__": Calls(builtins.__import__, "os"),
-        "copyreg": Calls(copyreg._reconstructor, dict, object, None),
-        "a class": io.StringIO("x"),
-        "an exception": ValueError("x"),
+        "eval": Calls(eval, f"open({MARKER!r}, 'w')"),
+        "an object": io.StringIO("x"),
         "a function": os.system,
         "a reduce in a reduce": Calls(tuple, [Calls(os.system, f"touch {MARKER}")]),
-        "np.load": Calls(np.load, MARKER),
         "object array": np.array([Calls(os.system, f"touch {MARKER}")], object),
         "a set": {1, 2},
         "shared containers": [(shared := [1]), shared],
         "billion laughs": _nested(60),
+        "nested too deep": nested_dicts(8),
     }.items():
         for protocol in (2, 4):
             yield f"{name}, protocol {protocol}", pickle.dumps({"w": value}, protocol=protocol)
+    for name, cut in BAD_CUTS.items():
+        yield f"slices: {name}", pickle.dumps({**PIECES, "epoch": 1, INFO: cut}, protocol=2)
     for name, code in OTHER_OPCODES.items():
-        yield f"opcode {name}", b"\x80\x04" + code + b"."
+        yield f"opcode {name}", b"\x80\x04(}}" + code + b"."
     yield "a key of nested tuples", pickle.dumps({_nested(20): 1}, protocol=2)
-    yield "dotted global", b"\x80\x04\x8c\x02os\x8c\x0bpath.system\x93\x8c\x01x\x85R."
     yield "global whose name is no text", b"\x80\x04K\x01K\x02\x93."
-    yield "inst", b"\x80\x02(ios\nsystem\n."
-    yield "obj", b"\x80\x02(cos\nsystem\no."
-    yield "newobj of a good global", b"\x80\x02cnumpy\ndtype\nX\x02\x00\x00\x00f4\x85\x81."
     yield "calls ndarray", b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."
     yield "calls a text", b"\x80\x02X\x01\x00\x00\x00x)R."
     yield "calls with a dict", b"\x80\x02cnumpy\ndtype\n}R."
     yield "a function that is left", b"\x80\x02}X\x01\x00\x00\x00wcnumpy\ndtype\ns."
     yield "build on a dict", b"\x80\x02}}b."
     yield "build on a function", b"\x80\x02cnumpy\ndtype\n}b."
-    yield "dup", b"\x80\x02}2\x86."
     yield "memo that was never put", b"\x80\x02h\x07."
     yield "memo of nothing", b"\x80\x02q\x00}."
     yield "memo of a mark", b"\x80\x02(q\x00h\x00t."
@@ -394,9 +320,14 @@ def _hostile():
     yield "zip, as PyTorch writes it", b"PK\x03\x04" + bytes(60)
     yield "zeros", bytes(100)
     yield "an unknown opcode", b"\x80\x04\xff."
+    # What Python's own errors would quote in full.
+    yield "a huge text without a quote", b"S" + b"x" * 10**6 + b"\n."
+    huge = {"w": {"slices": ["x\n" * 10**6], "OriginShape": (1,)}}
+    yield "a huge name of a slice", pickle.dumps({INFO: huge}, protocol=2)
 
 
 HOSTILE = dict(_hostile())
+EVIL = HOSTILE["os.system, protocol 4"]
 
 
 # What this process is about to do, told by Python itself, while it reads a file. The hook stays.
@@ -425,21 +356,15 @@ def nothing_done():
         assert _events == []
 
 
-def test_audit_hook_notes_what_a_pickle_does():
-    """It has eyes: else the tests below would pass whatever was run."""
-    data = pickle.dumps(Calls(eval, "1 + 1"))
+def test_hostile_file_runs_its_code_without_safe_load(tmp_path, monkeypatch):
+    """Else the tests below would pass whatever was run: `paddle.load` is noticed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.pdparams").write_bytes(EVIL)
     with pytest.raises(AssertionError), nothing_done():
-        pickle.loads(data)
-    assert {"pickle.find_class", "exec"} <= set(_events)
-    with pytest.raises(AssertionError), nothing_done():  # an error after the deed hides nothing
-        pickle.loads(data)
-        raise CheckpointError
-
-
-def test_corpus_holds_every_opcode():
-    """A Python with a new one must make us look at it."""
-    every = sorted(opcode.name for opcode in pickletools.opcodes)
-    assert sorted([*WRITTEN_OPCODES, *OTHER_OPCODES]) == every
+        paddle.load("x.pdparams")
+        raise CheckpointError  # after the deed: it hides nothing
+    assert {"pickle.find_class", "os.system"} <= set(_events)
+    assert (tmp_path / MARKER).exists()
 
 
 def refusal(data):
@@ -454,6 +379,7 @@ def refusal(data):
 
 def test_opcode_that_paddle_never_writes_raises():
     """By its kind, not because something else about the file is odd."""
+    assert len(OTHER_OPCODES) + len(WRITTEN_OPCODES) == len(pickletools.opcodes)
     for name in OTHER_OPCODES:
         assert f"has the opcode {name} at byte " in refusal(HOSTILE[f"opcode {name}"])
 
@@ -461,7 +387,7 @@ def test_opcode_that_paddle_never_writes_raises():
 def test_name_that_paddle_never_writes_raises():
     names = {(module, name) for module in MODULES for name in dir(importlib.import_module(module))}
     names |= {*OTHER_NAMES}
-    assert len(names) > 2_000
+    assert len(names) > 1_500
     for module, name in sorted(names - NAMED_BY_PADDLE):
         by_global = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
         by_stack = b"\x80\x04" + _text(module, name) + b"\x93)R."
@@ -476,19 +402,6 @@ def test_hostile_file_is_refused_and_runs_nothing(tmp_path, monkeypatch):
         assert message, name
         assert "x.pdparams" in message and "\n" not in message and len(message) < 400, name
         assert not Path(MARKER).exists(), name
-
-
-def test_safe_load_of_a_huge_memo_index_makes_no_room_for_it():
-    """pickle would make room for two thousand million entries."""
-    assert safe_loads(b"\x80\x02}r\xff\xff\xff\x7f.") == {}
-
-
-def test_paddle_load_runs_what_the_corpus_says(tmp_path, monkeypatch):
-    """Else the tests above would prove nothing."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.pdparams").write_bytes(HOSTILE["os.system, protocol 4"])
-    paddle.load("x.pdparams")
-    assert (tmp_path / MARKER).exists()
 
 
 # ------------------------------------------------------------------ files that swell
@@ -513,11 +426,8 @@ def _dict(**values):
 def _bombs():
     """Small files, less than 1 MB, that ask for gigabytes, or for hours."""
     encode, text = b"c_codecs\nencode\n", _text("x" * 50_000)
-    yield "billion laughs of tuples", _dict(w=_NESTED)
-    yield "billion laughs of lists", _dict(w=b"]" + b"q\x00]q\x01h\x00ah\x00a" * 60)
     nothings = b"](" + b"N" * 50_000 + b"e"
     yield "one list into tuples", _again(b"__builtin__\ntuple", nothings + b"\x85", 9_000)
-    yield "one text into tuples", _again(b"__builtin__\ntuple", text + b"\x85", 9_000)
     latin1 = text + _text("latin1") + b"\x86"
     yield "one text into bytes", _again(b"_codecs\nencode", latin1, 9_000)
     arguments = b"(" + _text("f4") + b"N" * 99_999 + b"t"
@@ -588,17 +498,6 @@ def test_small_file_takes_neither_gigabytes_nor_hours(tmp_path):
         assert size < 1_000_000 and peak < 256 * size + (1 << 20), name
 
 
-def test_message_about_a_huge_text_is_one_short_line(tmp_path):
-    """The texts that Python adds quote the file, which may be a gigabyte without a quote in it."""
-    for data in (b"S" + b"x" * 10**6 + b"\n.", _dict(**{INFO: BOMB_CUT})):
-        with pytest.raises(CheckpointError) as caught:
-            safe_loads(data, "x.pdparams")
-        assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
-
-
-BOMB_CUT = pickle.dumps({"w": {"slices": ["x\n" * 10**6], "OriginShape": (1,)}}, protocol=2)[2:-1]
-
-
 # ------------------------------------------------------------------ fuzz
 
 
@@ -645,15 +544,6 @@ def shuffled(draw):
     return b"".join(opcodes)
 
 
-def drawn(draw):
-    """A dictionary whose values are opcodes, whichever come."""
-    items = (
-        _text("k") + b"".join(draw.choices(OPCODES, k=draw.choice([1, 1, 1, 2, 3, 6]))) + b"s"
-        for _ in range(draw.randint(1, 4))
-    )
-    return b"\x80\x02}" + b"".join(items) + b"."
-
-
 def is_plain(value):
     """Return whether it is made of numbers and names, and nothing that could do something."""
     if type(value) is dict:
@@ -665,7 +555,7 @@ def is_plain(value):
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
-@pytest.mark.parametrize("change", [flipped, shuffled, drawn])
+@pytest.mark.parametrize("change", [flipped, shuffled])
 def test_safe_load_of_changed_files_returns_plain_data_or_raises(change, pytestconfig):
     """Always the same cases: plain things or a CheckpointError, and nothing is done."""
     cases = CASES if pytestconfig.getoption("thorough") else FEW_CASES
@@ -696,29 +586,28 @@ def test_safe_load_of_an_unreadable_file_raises(tmp_path, monkeypatch, path):
 
 # `ruff` allows no other way to load a file: see `banned-api` in pyproject.toml.
 
-EVIL = HOSTILE["os.system, protocol 4"]
-
 
 @pytest.mark.parametrize("suffix", [PARAMS, OPTIMIZER, TRAINING])
 def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffix):
     """Committed correctly, with valid checksums: somebody else's checkpoint to resume from."""
     monkeypatch.chdir(tmp_path)
-    model = MNIST()
-    optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
-    model(paddle.rand([2, 1, 28, 28])).mean().backward()
-    optimizer.step()
-    states = {PARAMS: model.state_dict(), OPTIMIZER: optimizer.state_dict()}
-    states[TRAINING] = model.state_dict()
-    files = {key: saved(state, protocol=4) for key, state in states.items()}
-    entries = manifest_entries(model, optimizer)
-    store = CheckpointStore("c")
-    good = store.commit("mnist_epoch0", files, TrainState(epoch=1), entries)
+    model = nn.Linear(3, 2)
+    rate = paddle.optimizer.lr.StepDecay(0.01, 3)
+    optimizer = paddle.optimizer.Adam(rate, parameters=model.parameters())
     average = ExponentialMovingAverage(model, 0.5)  # of which all three files are read
-    load_checkpoint(good, model, optimizer, average)
-    evil = {**files, suffix: EVIL}
-    bad = store.commit("mnist_epoch1", evil, TrainState(epoch=2), entries)
+    files = {
+        PARAMS: saved(model.state_dict(), protocol=4),
+        OPTIMIZER: saved(optimizer.state_dict(), protocol=4),
+        TRAINING: saved(model.state_dict(), protocol=4),
+    }
+    bad = CheckpointStore("c").commit(
+        "model_epoch0",
+        {**files, suffix: EVIL},
+        TrainState(epoch=1),
+        manifest_entries(model, optimizer),
+    )
     bad.verify()
-    with pytest.raises(CheckpointError, match=rf"mnist_epoch1\{suffix}: names 'posix.system'"):
+    with pytest.raises(CheckpointError, match=rf"model_epoch0\{suffix}: names 'posix.system'"):
         load_checkpoint(bad, model, optimizer, average)
     assert not Path(MARKER).exists()
 
