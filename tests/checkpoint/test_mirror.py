@@ -109,17 +109,9 @@ def test_lost_run_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbrok
     assert len(manifests(url)) <= 4, "the newest three, and the best"
 
     assert bits(run(tmp_path / "three", url)) == unbroken
-    secrets = [
-        CREDENTIALS[f"AWS_{name}"].encode() for name in ("SECRET_ACCESS_KEY", "ACCESS_KEY_ID")
-    ]
+    secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode()
     for path in filter(Path.is_file, tmp_path.rglob("*")):
-        assert not any(secret in path.read_bytes() for secret in secrets), path
-
-
-def test_copy_of_a_run_that_is_trained_further_has_no_result(tmp_path, url):
-    run(tmp_path / "one", url)
-    run_until(12, tmp_path / "one", url, epochs=3, override="epochs")
-    assert "result.json" not in files(url)
+        assert secret not in path.read_bytes(), path
 
 
 @everywhere
@@ -201,7 +193,6 @@ def test_training_continues_while_the_mirror_is_away(tmp_path, place, url, unbro
 
 
 @everywhere
-@pytest.mark.slow
 def test_mirror_that_cannot_be_reached_is_uploaded_to_later(tmp_path, place, url, unbroken, lines):
     run_until(4, tmp_path / "one", url)
     place.stop()
@@ -235,13 +226,13 @@ def test_fresh_moves_the_copy_aside(tmp_path, url, unbroken):
 
 @everywhere
 def test_mirror_with_files_of_others_raises_and_leaves_them_alone(tmp_path, url):
-    names = ["config.yaml", "checkpoints/my_best.pdparams", "checkpoints/photos/1.jpg", "aside.1/1"]
+    names = ["config.yaml", "checkpoints/my_best.pdparams", "aside.1/1"]
     for number, name in enumerate(names):
-        there, fresh = f"{url}/{number}", number % 2 == 1
+        there = f"{url}/{number}"
         remote = RemoteFolder(there)
         remote.write(name, b"theirs")
         with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
-            run(tmp_path / "one", there, fresh=fresh)
+            run(tmp_path / "one", there, fresh=number == 1)
         folder, _, base = name.rpartition("/")
         assert remote.read(name, 9) == b"theirs" and [*remote.sizes(folder)] == [base]
         assert len([*remote.sizes(), *remote.folders()]) == 1
@@ -263,16 +254,6 @@ def test_only_files_of_the_copy_are_moved_or_deleted(tmp_path, url, unbroken):
     run(tmp_path / "one", url, fresh=True)
     assert theirs < files(url) and not theirs & files(f"{url}/aside.1")
     assert [remote.read(name, 9) for name in theirs] == [b"theirs"] * 2
-
-
-def test_upload_leaves_damaged_checkpoints_out(tmp_path, url, lines):
-    run(tmp_path / "one", None, epochs=3, save_every_steps=None)
-    checkpoints = tmp_path / "one/checkpoints"
-    (checkpoints / "model_epoch0.pdparams").write_bytes(b"")
-    (checkpoints / "model_epoch1.pdparams").unlink()
-    run(tmp_path / "one", url, epochs=3, save_every_steps=None)
-    assert [*manifests(url).values()] == [15]
-    assert sum("not uploaded, because it is damaged" in line for line in lines()) == 2
 
 
 REFUSED = [
@@ -298,11 +279,6 @@ def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch)
     assert "no-file" not in str(raised.value)
     with pytest.raises(ConfigError, match="which only fit keeps up to date"):
         StoreCheckpointer(CheckpointStore(tmp_path), Saving(mirror=str(tmp_path / "there")))
-
-
-def test_mirror_expands_the_home_of_a_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Saving(mirror="~/m").mirror == Saving(mirror=Path("~/m")).mirror == f"{tmp_path}/m"
 
 
 def test_messages_of_drivers_are_cut_after_credentials_are_masked():
@@ -334,13 +310,6 @@ def test_finished_run_whose_copy_is_incomplete_raises_exit_7(tmp_path, place, ur
 def test_unknown_protocol_raises_at_once(tmp_path):
     with pytest.raises(CheckpointError, match=r"reached \(ValueError: Protocol not known: nothing"):
         run(tmp_path / "one", "nothing://host/x", mirror_timeout=3600.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_bucket_that_does_not_exist_raises_at_once(tmp_path, place):
-    with pytest.raises(CheckpointError, match=r"reached \(.*bucket does not exist\), and the run"):
-        run(tmp_path / "one", "s3://nowhere/x", mirror_timeout=3600.0)
 
 
 def test_run_that_lost_its_lock_uploads_nothing_more(tmp_path, url, lines):

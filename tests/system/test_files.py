@@ -10,7 +10,7 @@ import pytest
 from faulty_disk import at, fail, watched
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.system.files import PART, REMEDIES, Journal, write_atomically
+from paddle_mnist.system.files import PART, REMEDIES, write_atomically
 
 FIRST, SECOND = b"a" * 1000, b"b" * 300
 
@@ -58,13 +58,3 @@ def test_error_in_writing_names_its_remedy(tmp_path, name):
     remedy = REMEDIES.get(name, "choose another place")
     assert os.strerror(code) in str(caught.value) and str(caught.value).endswith(f"; {remedy}")
     assert "--" not in remedy and not list(tmp_path.iterdir())
-
-
-def test_append_to_a_closed_journal_raises(tmp_path):
-    journal = Journal(tmp_path / "metrics.jsonl")
-    journal.append("a line\n")
-    journal.close()
-    with pytest.raises(ValueError, match="closed"):
-        journal.append("another\n")
-    journal.close()
-    assert journal.path.read_text() == "a line\n"
