@@ -2,9 +2,7 @@
 
 import io
 import os
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -81,25 +79,6 @@ def test_copied_state_keeps_its_values():
     array[:] = 1
     assert copy.to_bytes() == before != state.to_bytes()
     assert copy.nbytes == 4 * 20_000 + 8 * 20_000
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs memory that is not forked")
-def test_copied_state_is_not_kept_by_forked_processes():
-    """Workers of a loader start while a thread writes the copy, and live for an epoch."""
-    copy = SavedState({"weight": paddle.ones([2**24])}).copied()  # 64 MiB
-    read, write = os.pipe()
-    if not os.fork():
-        os.write(write, str(size_of_this_process()).encode())
-        os._exit(0)
-    assert size_of_this_process() - int(os.read(read, 100)) >= copy.nbytes == 2**26
-    os.wait()
-    os.close(read)
-    os.close(write)
-
-
-def size_of_this_process() -> int:
-    """Of its memory, in bytes, whether it is in use or not."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_of(act) -> int:

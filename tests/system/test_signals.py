@@ -116,15 +116,6 @@ def test_signal_ahead_of_any_call_of_the_system_tears_nothing(tmp_path, unbroken
         assert bits(fit_points(run)) == unbroken, calls[number]
 
 
-def test_signal_before_the_first_step_of_a_resumed_run_saves_nothing_more(tmp_path, unbroken):
-    with pytest.raises(StoppedError):
-        fit_points(tmp_path, [StopsAt(7, terminate)])
-    with pytest.raises(StoppedError), watched(tmp_path, at(0, terminate)):
-        fit_points(tmp_path)
-    assert checkpoints(tmp_path) == ["model_epoch1_step7_breakpoint"]
-    assert bits(fit_points(tmp_path)) == unbroken
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [("USR1", {}), ("HUP", {}), ("XCPU", {}), ("PWR", {"stop_signals": ["USR2", "SIGPWR"]})],
