@@ -422,3 +422,10 @@ def test_uploader_ignores_signals_for_the_training(tmp_path, url, lines):
     run(tmp_path / "one", url, [StopsAt(5, signal_all)], stop_signals=["USR2"])
     assert "mirror: the copy is complete" in lines()
     assert not any("the uploader died" in line for line in lines())
+
+
+def test_run_that_ended_before_its_first_checkpoint_starts_in_a_new_folder(tmp_path, url, unbroken):
+    """What was uploaded of it shows that the place is a mirror."""
+    never = {"save_at_start": False, "save_on_exception": False, "save_every_steps": None}
+    run_until(2, tmp_path / "one", url, **never)
+    assert bits(run(tmp_path / "two", url)) == unbroken
