@@ -233,8 +233,14 @@ def test_best_that_is_damaged_gives_the_next_best(store):
 
 def test_prune_deletes_what_the_policy_drops_and_nothing_else(store):
     commit(store, [1.0, 0.5, 0.3, 0.2])
+    for step, end in ((15, ""), (16, "_breakpoint")):
+        inside = TrainState(epoch=1, position=step, step=step)
+        store.commit(f"mnist_epoch1_step{step}{end}", BYTES, inside)
     (store.folder / "notes.txt").write_text("mine")
-    assert store.prune(replace(NEWEST, keep_best=True)) == ["mnist_epoch1", "mnist_epoch2"]
+    saving = replace(NEWEST, keep_epochs=True, keep_breakpoints=True)
+    assert store.prune(saving) == ["mnist_epoch1_step15"]
+    dropped = ["mnist_epoch1_step16_breakpoint", "mnist_epoch1", "mnist_epoch2"]
+    assert store.prune(replace(NEWEST, keep_best=True)) == dropped
     assert store.newest().name == "mnist_epoch3" and store.best().name == "mnist_epoch0"
     left = {path.stem for path in store.folder.iterdir()}
     assert left == {"mnist_epoch0", "mnist_epoch3", "notes"}
