@@ -54,12 +54,12 @@ class FolderPlace:
 
 
 class S3Place:
-    """moto's server. failing: it answers 503 to everything; to the methods in `refused`, 403."""
+    """moto's server."""
 
     def __init__(self, folder):
         pytest.importorskip("s3fs", reason="needs the extra mirror")
         pytest.importorskip("moto", reason="needs the extra test")
-        self.port, self.failing, self.refused = free_port(), False, set[str]()
+        self.port = free_port()
         os.environ.update(CREDENTIALS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{self.port}")
         self.start()
         import boto3
@@ -69,30 +69,12 @@ class S3Place:
     def url(self, name):
         return f"s3://runs/{name}"
 
-    def put(self, *ends, at):
-        """Put empty keys, a URL with something at its end."""
-        import boto3
-
-        for end in ends:
-            key = f"{at}{end}".removeprefix("s3://runs/")
-            boto3.client("s3").put_object(Bucket="runs", Key=key, Body=b"")
-
     def start(self):
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
 
         application = DomainDispatcherApplication(create_backend_app)
-
-        def answer(environ, start_response):
-            if self.failing:
-                start_response("503 Slow Down", [])
-                return [b""]
-            if environ["REQUEST_METHOD"] in self.refused:
-                start_response("403 Forbidden", [])
-                return [b"<Error><Code>AccessDenied</Code><Message>not you</Message></Error>"]
-            return application(environ, start_response)
-
-        self._server = make_server("127.0.0.1", self.port, answer, threaded=True)
+        self._server = make_server("127.0.0.1", self.port, application, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

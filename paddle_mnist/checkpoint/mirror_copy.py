@@ -88,7 +88,7 @@ class MirrorCopy:
                 f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither empty "
                 f"nor the mirror of a run; nothing is changed there; choose {another_mirror()}"
             )
-        return _list([])
+        return {**_list([]), "made_by": ""}  # other than any that is written: none is there yet
 
     def _sizes(self, folder: str = "") -> dict[str, int]:
         """Return the sizes of the files of a copy, by their names below a folder."""

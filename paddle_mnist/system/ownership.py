@@ -196,7 +196,9 @@ def _create(path: Path, record: Record) -> bool:
     except FileExistsError:
         return False
     try:
-        os.write(descriptor, record.encode())
+        unwritten = record.encode()
+        while unwritten:  # a disk that fills up takes a part, and refuses the next
+            unwritten = unwritten[os.write(descriptor, unwritten) :]
         os.fsync(descriptor)
     except OSError:  # a full disk
         os.unlink(path)

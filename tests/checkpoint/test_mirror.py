@@ -17,12 +17,11 @@ import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop, train
 from mirror_servers import CREDENTIALS, PLACES, files
 
-from paddle_mnist import EarlyStopping, Saving
+from paddle_mnist import Saving
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
-from paddle_mnist.system.ownership import owned
 from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
 
@@ -110,17 +109,9 @@ def test_lost_run_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbrok
     assert len(manifests(url)) <= 4, "the newest three, and the best"
 
     assert bits(run(tmp_path / "three", url)) == unbroken
-    secrets = [
-        CREDENTIALS[f"AWS_{name}"].encode() for name in ("SECRET_ACCESS_KEY", "ACCESS_KEY_ID")
-    ]
+    secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode()
     for path in filter(Path.is_file, tmp_path.rglob("*")):
-        assert not any(secret in path.read_bytes() for secret in secrets), path
-
-
-def test_copy_of_a_run_that_is_trained_further_has_no_result(tmp_path, url):
-    run(tmp_path / "one", url)
-    run_until(12, tmp_path / "one", url, epochs=3, override="epochs")
-    assert "result.json" not in files(url)
+        assert secret not in path.read_bytes(), path
 
 
 @everywhere
@@ -134,19 +125,6 @@ def test_truncated_copy_is_reported_and_not_used(tmp_path, url, unbroken, lines)
 
     assert any(f"{weights}: " in line and "damaged copy" in line for line in lines())
     assert bits(result) == unbroken
-
-
-def test_lost_run_resumes_from_a_checkpoint_whose_best_was_uploaded(tmp_path, url, lines):
-    """The newest comes first, so its best may be missing, without which the run cannot end."""
-    stopping = [EarlyStopping(9), StopsAt(7, stop)]
-    with pytest.raises(ProgramError):
-        run(tmp_path / "one", url, stopping, keep_last=9)
-    shutil.rmtree(tmp_path / "one")
-    remote, [best] = RemoteFolder(url), [name for name, at in manifests(url).items() if at == 5]
-    remote.remove(best)
-    run(tmp_path / "two", url, stopping[:1])
-    assert not any("downloaded model_epoch1" in line for line in lines())
-    assert any("downloaded model_epoch0_step" in line for line in lines())
 
 
 def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
@@ -168,15 +146,6 @@ def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
         run(tmp_path / "two", url)
     assert not list((tmp_path / "two/checkpoints").glob("*"))
     assert bits(run(tmp_path / "two", url, fresh=True, resume="off")) == unbroken
-
-
-def test_refused_run_with_a_mirror_names_another_mirror_too(tmp_path, url):
-    run_until(7, tmp_path / "one", url)
-    remedy = "choose another output and another mirror"
-    with pytest.raises(ConfigError, match=f"an epoch now has .*{remedy}"):
-        run(tmp_path / "two", url, batch_size=4, override=("batch_size",))
-    with owned(tmp_path / "one"), pytest.raises(RunLockedError, match=remedy):
-        run(tmp_path / "one", url)
 
 
 def test_run_that_is_behind_its_copy_resumes_from_the_copy(tmp_path, url, unbroken, lines):
@@ -224,7 +193,6 @@ def test_training_continues_while_the_mirror_is_away(tmp_path, place, url, unbro
 
 
 @everywhere
-@pytest.mark.slow
 def test_mirror_that_cannot_be_reached_is_uploaded_to_later(tmp_path, place, url, unbroken, lines):
     run_until(4, tmp_path / "one", url)
     place.stop()
@@ -238,17 +206,6 @@ def test_mirror_that_cannot_be_reached_is_uploaded_to_later(tmp_path, place, url
         place.start()
     assert bits(run(tmp_path / "one", url)) == unbroken
     assert max(manifests(url).values()) == 10
-
-
-def test_wait_for_the_mirror_logs_its_reason(tmp_path, place, url, lines):
-    place.stop()
-    try:
-        with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
-            run(tmp_path / "one", url, mirror_timeout=2.0)
-    finally:
-        place.start()
-    [line] = [line for line in lines() if "trying again for 2 seconds" in line]
-    assert "Not a directory" in line
 
 
 @everywhere
@@ -269,29 +226,16 @@ def test_fresh_moves_the_copy_aside(tmp_path, url, unbroken):
 
 @everywhere
 def test_mirror_with_files_of_others_raises_and_leaves_them_alone(tmp_path, url):
-    names = ["config.yaml", "checkpoints/my_best.pdparams", "checkpoints/photos/1.jpg", "aside.1/1"]
+    names = ["config.yaml", "checkpoints/my_best.pdparams", "aside.1/1"]
     for number, name in enumerate(names):
-        there, fresh = f"{url}/{number}", number % 2 == 1
+        there = f"{url}/{number}"
         remote = RemoteFolder(there)
         remote.write(name, b"theirs")
         with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
-            run(tmp_path / "one", there, fresh=fresh)
+            run(tmp_path / "one", there, fresh=number == 1)
         folder, _, base = name.rpartition("/")
         assert remote.read(name, 9) == b"theirs" and [*remote.sizes(folder)] == [base]
         assert len([*remote.sizes(), *remote.folders()]) == 1
-
-
-def test_mirror_with_a_dangling_link_or_an_unknown_list_raises(tmp_path):
-    pytest.importorskip("fsspec", reason="needs the extra mirror")
-    linked, listed = tmp_path / "linked", tmp_path / "listed"
-    linked.mkdir()
-    linked.joinpath("config.yaml").symlink_to("nothing")
-    listed.mkdir()
-    listed.joinpath(".copy").write_text('{"made_by": "paddle_mnist", "checkpoints": 5}')
-    for there in (linked, listed):
-        with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
-            run(tmp_path / "one", str(there), fresh=True)
-    assert linked.joinpath("config.yaml").is_symlink()
 
 
 @everywhere
@@ -312,68 +256,27 @@ def test_only_files_of_the_copy_are_moved_or_deleted(tmp_path, url, unbroken):
     assert [remote.read(name, 9) for name in theirs] == [b"theirs"] * 2
 
 
-@pytest.mark.parametrize(
-    ("keep_last", "uploaded"), [(20, [15, 10, 5]), (1, [15])], ids=["many", "one"]
-)
-def test_upload_of_a_finished_run_takes_the_ends_of_epochs_newest_first(
-    tmp_path, url, keep_last, uploaded
-):
-    """And leaves its files as they are: else the training reads them again when it prunes."""
-    options = {"epochs": 3, "save_every_steps": 1, "keep_last": keep_last, "keep_best": False}
-    run(tmp_path / "one", None, **options)
-    paths = sorted((tmp_path / "one/checkpoints").iterdir())
-    before = [path.stat().st_ctime_ns for path in paths]
-    run(tmp_path / "one", url, **options)
-    there = sorted(
-        Path(url, "checkpoints").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
-    )
-    assert [json.loads(path.read_text())["state"]["step"] for path in there] == uploaded
-    assert [path.stat().st_ctime_ns for path in paths] == before
-
-
-def test_upload_leaves_damaged_checkpoints_out(tmp_path, url, lines):
-    run(tmp_path / "one", None, epochs=3, save_every_steps=None)
-    checkpoints = tmp_path / "one/checkpoints"
-    (checkpoints / "model_epoch0.pdparams").write_bytes(b"")
-    (checkpoints / "model_epoch1.pdparams").unlink()
-    run(tmp_path / "one", url, epochs=3, save_every_steps=None)
-    assert [*manifests(url).values()] == [15]
-    assert sum("not uploaded, because it is damaged" in line for line in lines()) == 2
-
-
 REFUSED = [
     *("one", "one/copy", ".", "link/copy", "file://{}/one/copy"),  # inside the run or around it
     "s3://name:what-no-file-may-hold@bucket/x",
     "s3://name:what-no-file/may-hold@bucket/x",
     "sftp://name:what-no-file-may-hold@host/x",
-    "s3://name:12/what-no-file-may-hold@bucket/x",
     "simplecache::s3://name:what-no-file-may-hold@bucket/x",
     "https://host/x?key=what-no-file-may-hold",
     *("s3:///", "s3:x", "~who-is-not-here/x"),
 ]
 
 
-@pytest.mark.parametrize("mirror", REFUSED)
-def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch, mirror):
+def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("one")
-    with pytest.raises(ConfigError, match=r"expected|one would be inside the other") as raised:
-        run(tmp_path / "one", mirror.format(tmp_path))
-    assert "no-file" not in str(raised.value) and not (tmp_path / "one").exists()
-
-
-def test_output_that_is_a_url_raises(tmp_path):
+    for mirror in REFUSED:
+        with pytest.raises(ConfigError, match=r"expected|one would be inside the other") as raised:
+            run(tmp_path / "one", mirror.format(tmp_path))
+        assert "no-file" not in str(raised.value) and not (tmp_path / "one").exists(), mirror
     with pytest.raises(ConfigError, match=r"a folder on this machine; Saving.mirror") as raised:
         train(ROW, "s3://name:what-no-file-may-hold@bucket/x")
     assert "no-file" not in str(raised.value)
-
-
-def test_mirror_expands_the_home_of_a_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Saving(mirror="~/m").mirror == Saving(mirror=Path("~/m")).mirror == f"{tmp_path}/m"
-
-
-def test_mirror_without_fit_raises(tmp_path):
     with pytest.raises(ConfigError, match="which only fit keeps up to date"):
         StoreCheckpointer(CheckpointStore(tmp_path), Saving(mirror=str(tmp_path / "there")))
 
@@ -382,11 +285,9 @@ def test_messages_of_drivers_are_cut_after_credentials_are_masked():
     """Else those at the cut would look like the name of a host."""
     error = OSError("no answer from http://name:a/secret@proxy:8080/x?key=secret&b=1, nor 'y@z'")
     assert failure(error) == "OSError: no answer from http://...@proxy:8080/x?..., nor 'y@z'"
-    for length in range(240, 301):
-        before = "x" * length
-        error = OSError(f"{before} http://name:secret@proxy:8080/x?key=secret does not answer")
-        masked = f"{before} http://...@proxy:8080/x?... does not answer"
-        assert failure(error) == f"OSError: {masked[:300]}"
+    before = "x" * 285
+    error = OSError(f"{before} http://name:secret@proxy:8080/x?key=secret does not answer")
+    assert failure(error) == f"OSError: {before} http://...@pro"
 
 
 @everywhere
@@ -409,48 +310,6 @@ def test_finished_run_whose_copy_is_incomplete_raises_exit_7(tmp_path, place, ur
 def test_unknown_protocol_raises_at_once(tmp_path):
     with pytest.raises(CheckpointError, match=r"reached \(ValueError: Protocol not known: nothing"):
         run(tmp_path / "one", "nothing://host/x", mirror_timeout=3600.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_bucket_that_will_never_answer_raises_at_once(tmp_path, place, url, monkeypatch):
-    with pytest.raises(CheckpointError, match=r"reached \(.*bucket does not exist\), and the run"):
-        run(tmp_path / "one", "s3://nowhere/x", mirror_timeout=3600.0)
-    place.refused = {"GET"}
-    with pytest.raises(CheckpointError, match=r"reached \(PermissionError: .*\), and the run"):
-        run(tmp_path / "one", url, mirror_timeout=3600.0)
-    place.refused = set()
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    with pytest.raises(CheckpointError, match="Unable to locate credentials"):
-        run(tmp_path / "one", url, mirror_timeout=3600.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_fresh_without_leave_to_delete_raises_and_copies_aside_once(tmp_path, place, url):
-    place.put("/", "/checkpoints/", at=url)  # as a console makes folders
-    run_until(4, tmp_path / "one", url)
-    before = manifests(url)
-    place.refused = {"DELETE"}
-    for _ in range(2):
-        with pytest.raises(CheckpointError, match=r"cannot be moved aside \(PermissionError"):
-            run(tmp_path / "one", url, fresh=True, mirror_timeout=3600.0)
-    place.refused = set()
-    assert manifests(url) == before
-    run(tmp_path / "one", url, fresh=True)
-    assert manifests(f"{url}/aside.1") == before
-    assert RemoteFolder(url).folders() == ["aside.1", "checkpoints"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_training_continues_while_the_server_is_busy(tmp_path, place, url, unbroken):
-    starts = StopsAt(3, lambda: setattr(place, "failing", True))
-    ends = StopsAt(9, lambda: setattr(place, "failing", False))
-    assert bits(run(tmp_path / "one", url, [starts, ends])) == unbroken
-    assert bits(run(tmp_path / "two", url)) == unbroken
 
 
 def test_run_that_lost_its_lock_uploads_nothing_more(tmp_path, url, lines):
@@ -477,42 +336,19 @@ def start(output, options, seconds=0.5):
     )
 
 
-def read_until(process, words):
-    read = []
-    for line in process.stdout:
-        read.append(line)
-        if words in line:
-            return
-    raise AssertionError("".join(read))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("place", "options", "stops", "sent"),
-    [
-        ("s3", {}, True, signal.SIGINT),
-        pytest.param("folder", {"nprocs": 2}, True, signal.SIGINT, marks=RELEASE),
-        pytest.param("sftp", {}, False, signal.SIGINT, marks=RELEASE),
-    ],
-    ids=str,
-    indirect=["place"],
-)
-def test_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url, options, stops, sent):
-    """stops: whether the first one stops the training; else it comes in the wait at the end."""
-    options = {**options, "save_every_steps": 1, "mirror": url}
-    process = start(tmp_path / "one", options)
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url):
+    process = start(tmp_path / "one", {"save_every_steps": 1, "mirror": url})
     while not manifests(url):
         assert process.poll() is None
         time.sleep(0.05)
     place.stop()
     try:
         time.sleep(1)  # until there is another checkpoint
-        if stops:
-            process.send_signal(sent)
-        read_until(process, "completing the copy")
-        if not stops:
-            process.send_signal(sent)
+        process.send_signal(signal.SIGINT)
+        assert any("completing the copy" in line for line in process.stdout)
         time.sleep(3)  # what comes at once may be the first one again, forwarded
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -549,21 +385,13 @@ def result_of(process):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("place", "options", "victim"),
-    [
-        ("s3", {"nprocs": 2}, "uploader"),
-        pytest.param("sftp", {"num_workers": 2}, "trainer", marks=RELEASE),
-    ],
-    ids=str,
-    indirect=["place"],
-)
-def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url, options, victim):
+@pytest.mark.parametrize("place", ["s3", pytest.param("sftp", marks=RELEASE)], indirect=True)
+def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url):
     """kill -9, at any moment, of the trainer, or of its uploader and then of the trainer."""
-    options = {**options, "save_every_steps": 1}
+    options = {"nprocs": 2, "save_every_steps": 1}
     unbroken = result_of(start(tmp_path / "unbroken", options, seconds=0))
-    output, random = tmp_path / "one", Random(f"{url.partition(':')[0]} {options}")
-    for _ in range(2):
+    output, random = tmp_path / "one", Random(url.partition(":")[0])
+    for victims in (uploaders, lambda pid: []):
         process = start(output, {**options, "mirror": url})
         while not (output / "train.log").exists() and process.poll() is None:
             time.sleep(0.05)
@@ -571,10 +399,9 @@ def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url, optio
         family = []
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(process.pid).children(recursive=True)
-        if victim == "uploader":
-            for one in uploaders(process.pid):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+        for one in victims(process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
             time.sleep(2)
         process.kill()
         process.communicate()
@@ -597,15 +424,8 @@ def test_uploader_ignores_signals_for_the_training(tmp_path, url, lines):
     assert not any("the uploader died" in line for line in lines())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_training_with_a_mirror_imports_no_driver(tmp_path, url):
-    code = (
-        "import sys; from fit_rows import train; "
-        f"train({ROW!r}, {str(tmp_path / 'one')!r}, mirror={url!r}, num_workers=2); "
-        "assert not {'fsspec', 's3fs', 'paramiko'} & {*sys.modules}"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    assert "result.json" in files(url)
+def test_run_that_ended_before_its_first_checkpoint_starts_in_a_new_folder(tmp_path, url, unbroken):
+    """What was uploaded of it shows that the place is a mirror."""
+    never = {"save_at_start": False, "save_on_exception": False, "save_every_steps": None}
+    run_until(2, tmp_path / "one", url, **never)
+    assert bits(run(tmp_path / "two", url)) == unbroken

@@ -1,15 +1,12 @@
 """`safe_load` reads what `paddle.save` writes, and runs nothing of what a file says."""
 
-import builtins
 import contextlib
-import copyreg
-import importlib
 import io
-import json
 import os
 import pickle
 import pickletools
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -20,34 +17,18 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from paddle.utils import unique_name
 
-from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import safe_load, safe_loads
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.hidden_state.plain_data import equal
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.state_dict import NAME_TABLE
 from paddle_mnist.progress import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def equal(value, expected):
-    """Equal bit for bit, in form and dtype."""
-    if isinstance(expected, (np.ndarray, paddle.Tensor)):
-        expected = np.asarray(expected)
-        same = (value.dtype, value.shape) == (expected.dtype, expected.shape)
-        return same and value.tobytes() == expected.tobytes()
-    if isinstance(expected, dict):
-        return value.keys() == expected.keys() and all(
-            equal(value[key], expected[key]) for key in expected
-        )
-    if isinstance(expected, (list, tuple)):
-        return len(value) == len(expected) and all(map(equal, value, expected))
-    return type(value) is type(expected) and value == expected
 
 
 def saved(state, protocol):
@@ -63,55 +44,29 @@ def test_safe_load_of_tensors_of_every_form_returns_the_same_bits(protocol):
     state = {
         f"{dtype} {shape}": paddle.full(shape, 1, dtype) for dtype in dtypes for shape in shapes
     }
-    for value in (state, {"a": paddle.zeros([1]), "nested": {**state, "list": [1, None, 0.5]}}):
-        loaded = safe_loads(saved(value, protocol))
-        loaded.pop(NAME_TABLE, None)
-        assert equal(loaded, value)
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_safe_load_of_what_numpy_pickles_returns_the_same(protocol):
-    state = {
-        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    expected = {name: tensor.numpy() for name, tensor in state.items()}
+    loaded = safe_loads(saved(state, protocol))
+    assert loaded.pop(NAME_TABLE).keys() == state.keys()
+    assert equal(loaded, expected)
+    items = {"list": [1, None, 0.5], "after a text": ["a", paddle.ones([1]), 0.5]}
+    loaded = safe_loads(saved({"nested": {**state, **items}}, protocol))
+    items["after a text"][1] = np.ones(1, "float32")
+    assert equal(loaded, {"nested": {**expected, **items}})
+    arrays = {
+        "fortran": np.asfortranarray(np.ones((2, 3))),
         "big-endian": np.arange(3, dtype=">i4"),
     }
-    loaded = safe_loads(pickle.dumps(state, protocol=protocol))
-    assert all(np.array_equal(loaded[key], state[key]) for key in state)
-    assert safe_loads(pickle.dumps({"lr": np.float64(0.1)}, protocol=protocol)) == {"lr": 0.1}
+    loaded = safe_loads(pickle.dumps({**arrays, "lr": np.float64(0.1)}, protocol=protocol))
+    assert loaded.pop("lr") == 0.1
+    assert all(np.array_equal(loaded[name], values) for name, values in arrays.items())
 
 
-def save_golden(folder):
-    """Write with `paddle.save` a small net, its optimizer, and both in one dictionary.
+@pytest.mark.parametrize("version", ["2.6.2", "3.3.1"])
+def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(version):
+    """Whichever of them is installed: they pickle arrays by other names, as their NumPys do.
 
-    `golden/paddle-2.6.2` (with NumPy 1.26) and `golden/paddle-3.3.1` (with NumPy 2.3) are what
-    this left there.
+    Each wrote the states of a small net and its optimizer, and both in one dictionary.
     """
-    folder.mkdir(parents=True)
-    with unique_name.guard():
-        model = nn.Linear(3, 2)
-        model.set_state_dict(
-            {"weight": paddle.arange(6, dtype="float32").reshape([3, 2]), "bias": paddle.ones([2])}
-        )
-        schedule = paddle.optimizer.lr.CosineAnnealingDecay(0.5, 4)
-        optimizer = paddle.optimizer.Momentum(schedule, 0.9, parameters=model.parameters())
-        model(paddle.ones([1, 3])).sum().backward()
-        optimizer.step()
-        schedule.step()
-    for protocol in (2, 3, 4):
-        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
-        paddle.save(saved, str(folder / f"protocol{protocol}.both"), protocol=protocol)
-        for suffix, key in ((PARAMS, "model"), (OPTIMIZER, "optimizer")):
-            path = str(folder / f"protocol{protocol}{suffix}")
-            paddle.save(saved[key], path, protocol=protocol)
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-@pytest.mark.parametrize("version", ["2.6.2", "3.3.1", "installed"])
-def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(tmp_path, version, protocol):
-    """Whichever of them is installed: the two pickle arrays by other names, as their NumPys do."""
-    folder = GOLDEN / f"paddle-{version}"
-    if version == "installed":
-        save_golden(folder := tmp_path / version)
     weights = {
         "weight": np.float32([[-0.5, 0.5], [1.5, 2.5], [3.5, 4.5]]),
         "bias": np.float32([0.5, 0.5]),
@@ -120,26 +75,27 @@ def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(tmp_path, v
         "linear_0.w_0_velocity_0": np.ones([3, 2], np.float32),
         "linear_0.b_0_velocity_0": np.ones([2], np.float32),
     }
-    model = safe_load(folder / f"protocol{protocol}.pdparams")
-    assert model.pop(NAME_TABLE) == {"weight": "linear_0.w_0", "bias": "linear_0.b_0"}
-    assert equal(model, weights)
-    optimizer = safe_load(folder / f"protocol{protocol}.pdopt")
-    assert optimizer.pop(NAME_TABLE) == {name: name for name in velocities}
-    schedule = optimizer.pop("LR_Scheduler")
-    assert schedule["last_epoch"] == 1 and abs(schedule["last_lr"] - 0.4267766952966369) < 1e-12
-    assert equal(optimizer, velocities)
-    both = safe_load(folder / f"protocol{protocol}.both")
-    assert equal(both["model"], weights) and both["epoch"] == 3
-    assert both["optimizer"].pop("LR_Scheduler") == schedule
-    assert equal(both["optimizer"], velocities)
+    for protocol in (2, 3, 4):
+        stem = GOLDEN / f"paddle-{version}" / f"protocol{protocol}"
+        model = safe_load(stem.with_suffix(".pdparams"))
+        assert model.pop(NAME_TABLE) == {"weight": "linear_0.w_0", "bias": "linear_0.b_0"}
+        assert equal(model, weights)
+        optimizer = safe_load(stem.with_suffix(".pdopt"))
+        assert optimizer.pop(NAME_TABLE) == {name: name for name in velocities}
+        schedule = optimizer.pop("LR_Scheduler")
+        assert schedule["last_epoch"] == 1 and abs(schedule["last_lr"] - 0.4267766952966369) < 1e-12
+        assert equal(optimizer, velocities)
+        both = safe_load(stem.with_suffix(".both"))
+        assert equal(both["model"], weights) and both["epoch"] == 3
+        assert both["optimizer"].pop("LR_Scheduler") == schedule
+        assert equal(both["optimizer"], velocities)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_safe_load_of_large_tensors_takes_little_more_memory_than_the_file(tmp_path, protocol):
     """And around 64 KiB, where protocol 4 puts bytes outside of its frames.
 
-    Takes the file and the tensors in it. Protocol 2 writes bytes as text, which has to be turned
-    into bytes again, and so takes each twice.
+    Protocol 2 writes bytes as text, which has to be turned into bytes again: it takes each twice.
     """
     noise = np.random.RandomState(protocol).bytes(10 << 20)
     state = {"large": paddle.to_tensor(np.frombuffer(noise, np.int32).reshape(10, -1))}
@@ -154,14 +110,15 @@ def test_safe_load_of_large_tensors_takes_little_more_memory_than_the_file(tmp_p
     finally:
         tracemalloc.stop()
     assert peak < (4.2 if protocol == 2 else 2.1) * path.stat().st_size
-    assert len(loaded.pop(NAME_TABLE)) == len(state) and equal(loaded, state)
+    assert len(loaded.pop(NAME_TABLE)) == len(state)
+    assert equal(loaded, {name: tensor.numpy() for name, tensor in state.items()})
 
 
 def test_safe_load_of_a_sliced_tensor_joins_it():
     """Under protocols 2 and 3 Paddle cuts tensors over 1 GiB; here by its own function, smaller."""
     from paddle.framework import io_utils
 
-    state = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(2, np.float32)}
+    state = {"b": np.ones(2, np.float32), "w": np.arange(12, dtype=np.float32).reshape(3, 4)}
     pieces = {
         "w@@.0": state["w"].ravel()[:7],
         "w@@.1": state["w"].ravel()[7:],
@@ -172,42 +129,29 @@ def test_safe_load_of_a_sliced_tensor_joins_it():
     assert equal(safe_loads(pickle.dumps(pieces, protocol=2)), state)
 
 
-def test_safe_load_of_containers_nested_too_deep_raises():
-    nested = {}
-    for _ in range(8):
-        nested = {"w": nested}
-    assert safe_loads(pickle.dumps(nested, protocol=2)) == nested
-    with pytest.raises(CheckpointError, match="nested too deep"):
-        safe_loads(pickle.dumps({"w": nested}, protocol=2))
+def nested_dicts(levels):
+    return {"w": nested_dicts(levels - 1)} if levels else {}
 
 
-INFO = "UnpackBigParamInfor@@"
-PIECES = {"w@@.0": np.ones(7, np.float32), "w@@.1": np.ones(5, np.float32)}
-BAD_CUTS = {
-    "a piece is missing": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0", "w@@.1", "w@@.2"]}},
-    "a piece too few": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0"]}},
-    "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
-    "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
-    "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
-    "a piece twice": {"w": {"OriginShape": (14,), "slices": ["w@@.0", "w@@.0"]}},
-    "no pieces": {"w": {"OriginShape": (0,), "slices": []}},
-    "no shape": {"w": {"slices": ["w@@.0"]}},
-    "a piece that is no array": {"w": {"OriginShape": (1,), "slices": ["epoch"]}},
-    "a list": [1, 2],
-    "a list inside": {"w": ["w@@.0", "w@@.1"]},
-    "nothing": None,
-}
-
-
-@pytest.mark.parametrize("name", BAD_CUTS)
-def test_safe_load_of_slices_that_do_not_fit_raises(name):
-    """A file cut by a disk that was full must not give a tensor of other numbers."""
-    data = pickle.dumps({**PIECES, "epoch": 1, INFO: BAD_CUTS[name]}, protocol=2)
-    with pytest.raises(CheckpointError, match=r"damaged|expected tensors"):
-        safe_loads(data)
+def test_safe_load_of_deep_containers_and_a_huge_memo_index_returns_them():
+    """pickle would make room for two thousand million entries."""
+    assert safe_loads(pickle.dumps(nested_dicts(8), protocol=2)) == nested_dicts(8)
+    assert safe_loads(b"\x80\x02}r\xff\xff\xff\x7f.") == {}
 
 
 # ------------------------------------------------------------------ hostile files
+
+INFO = "UnpackBigParamInfor@@"
+# A file cut by a disk that was full must not give a tensor of other numbers.
+PIECES = {"w@@.0": np.ones(7, np.float32), "w@@.1": np.ones(5, np.float32)}
+BAD_CUTS = {
+    "a piece is missing": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0", "w@@.1", "w@@.2"]}},
+    "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
+    "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
+    "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
+    "a piece that is no array": {"w": {"OriginShape": (1,), "slices": ["epoch"]}},
+    "a list": [1, 2],
+}
 
 
 class Calls:
@@ -221,10 +165,10 @@ class Calls:
 
 
 MARKER = "PWNED"  # what each of them would make in the current directory, were it run
-TOUCH = f"open({MARKER!r}, 'w')"
 
 
 def _nested(levels):
+    """A tuple that holds another twice, and so on."""
     value = ()
     for _ in range(levels):
         value = (value, value)
@@ -248,71 +192,38 @@ def _array(code, shape, contents):
     return b"\x80\x03}" + _text("w") + _ARRAY + state.replace(name, dtype) + b"bs."
 
 
-# What `paddle.save` names, with the modules of NumPy 1 and 2 and of both Pythons' builtins.
-NAMED_BY_PADDLE = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-    ("collections", "OrderedDict"),
-    *((module, name) for module in ("__builtin__", "builtins") for name in ("bytes", "tuple")),
-    *(
-        (f"numpy.{core}.multiarray", name)
-        for core in ("core", "_core")
-        for name in ("_reconstruct", "scalar")
-    ),
-}
-# Every name in these modules, and some that only other systems or dots give.
-MODULES = (
-    "os posix subprocess builtins copyreg importlib runpy pickle _pickle marshal types functools "
-    "operator socket urllib.request webbrowser pty ctypes code timeit cProfile asyncio collections "
-    "_codecs numpy paddle paddle.framework.io_utils"
-).split()
+# Of functions that `paddle.save` never names.
 OTHER_NAMES = [
-    ("nt", "system"),
+    ("os", "system"),
     ("os", "path.os.system"),
-    ("__builtin__", "eval"),
-    ("__builtin__", "file"),
-    ("copy_reg", "_reconstructor"),
+    ("builtins", "eval"),
+    ("__builtin__", "getattr"),
+    ("copyreg", "_reconstructor"),
+    ("_codecs", "decode"),
+    ("collections", "UserDict"),
+    ("numpy", "load"),
     ("numpy", "core.multiarray._reconstruct"),
-    ("numpy", "dtype.type"),
     ("numpy.core.multiarray", "fromfile"),
-    ("numpy.testing._private.utils", "runstring"),
+    ("paddle", "load"),
     ("torch._utils", "_rebuild_tensor_v2"),
-    ("__main__", "x"),
     ("", ""),
 ]
-# Every opcode there is, but those that paddle.save writes: here as a pickle would hold it.
-OTHER_OPCODES = {
-    "INT": b"I1\n",
-    "LONG": b"L1L\n",
-    "LONG4": b"\x8b\x01\x00\x00\x00\x01",
-    "STRING": b"S'x'\n",
-    "BINSTRING": b"T\x01\x00\x00\x00x",
-    "SHORT_BINSTRING": b"U\x01x",
-    "BYTEARRAY8": b"\x96\x01" + bytes(7) + b"x",
-    "NEXT_BUFFER": b"\x97",
-    "READONLY_BUFFER": b"}\x98",
-    "UNICODE": b"Vx\n",
-    "FLOAT": b"F1.0\n",
-    "LIST": b"(l",
-    "DICT": b"(d",
-    "EMPTY_SET": b"\x8f",
-    "ADDITEMS": b"](\x90",
-    "FROZENSET": b"(\x91",
-    "POP": b"}K\x010",
-    "DUP": b"}2",
-    "POP_MARK": b"}(1",
-    "GET": b"}q\x00g0\n",
-    "PUT": b"}p0\n",
-    "EXT1": b"\x82\x01",
-    "EXT2": b"\x83\x01\x00",
-    "EXT4": b"\x84\x01\x00\x00\x00",
-    "INST": b"(icollections\nOrderedDict\n",
-    "OBJ": b"(ccollections\nOrderedDict\no",
-    "NEWOBJ": b"ccollections\nOrderedDict\n)\x81",
-    "NEWOBJ_EX": b"ccollections\nOrderedDict\n)}\x92",
-    "PERSID": b"Px\n",
-    "BINPERSID": b"K\x01Q",
+# Arguments of opcodes, by what `pickletools` calls their kind.
+ARGUMENTS = {
+    "decimalnl_short": b"1\n",
+    "decimalnl_long": b"1L\n",
+    "floatnl": b"1.0\n",
+    "stringnl": b"'x'\n",
+    "unicodestringnl": b"x\n",
+    "stringnl_noescape": b"x\n",
+    "stringnl_noescape_pair": b"collections\nOrderedDict\n",
+    "string1": b"\x01x",
+    "string4": b"\x01\x00\x00\x00x",
+    "bytearray8": b"\x01" + bytes(7) + b"x",
+    "uint1": b"\x01",
+    "uint2": b"\x01\x00",
+    "int4": b"\x01\x00\x00\x00",
+    "long4": b"\x01\x00\x00\x00\x01",
 }
 WRITTEN_OPCODES = (
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
@@ -320,54 +231,46 @@ WRITTEN_OPCODES = (
     "SETITEMS EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT "
     "MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD".split()
 )
+OTHER_OPCODES = {
+    opcode.name: opcode.code.encode("latin1") + (ARGUMENTS[opcode.arg.name] if opcode.arg else b"")
+    for opcode in pickletools.opcodes
+    if opcode.name not in WRITTEN_OPCODES
+}
 
 
 def _hostile():
     for name, value in {
         "os.system": Calls(os.system, f"touch {MARKER}"),
-        "subprocess": Calls(subprocess.call, ["touch", MARKER]),
-        "eval": Calls(eval, TOUCH),
-        "exec": Calls(exec, TOUCH),
-        "open": Calls(open, MARKER, "w"),
-        "getattr": Calls(getattr, "", "join"),
-        "__import__": Calls(builtins.__import__, "os"),
-        "copyreg": Calls(copyreg._reconstructor, dict, object, None),
-        "a class": io.StringIO("x"),
-        "an exception": ValueError("x"),
-        "a function": os.system,
+        "eval": Calls(eval, f"open({MARKER!r}, 'w')"),
+        "an object": io.StringIO("x"),
         "a reduce in a reduce": Calls(tuple, [Calls(os.system, f"touch {MARKER}")]),
-        "np.load": Calls(np.load, MARKER),
         "object array": np.array([Calls(os.system, f"touch {MARKER}")], object),
         "a set": {1, 2},
         "shared containers": [(shared := [1]), shared],
         "billion laughs": _nested(60),
+        "nested too deep": nested_dicts(8),
     }.items():
         for protocol in (2, 4):
             yield f"{name}, protocol {protocol}", pickle.dumps({"w": value}, protocol=protocol)
+    for name, cut in BAD_CUTS.items():
+        yield f"slices: {name}", pickle.dumps({**PIECES, "epoch": 1, INFO: cut}, protocol=2)
     for name, code in OTHER_OPCODES.items():
-        yield f"opcode {name}", b"\x80\x04" + code + b"."
+        yield f"opcode {name}", b"\x80\x04(}}" + code + b"."
     yield "a key of nested tuples", pickle.dumps({_nested(20): 1}, protocol=2)
-    yield "dotted global", b"\x80\x04\x8c\x02os\x8c\x0bpath.system\x93\x8c\x01x\x85R."
     yield "global whose name is no text", b"\x80\x04K\x01K\x02\x93."
-    yield "inst", b"\x80\x02(ios\nsystem\n."
-    yield "obj", b"\x80\x02(cos\nsystem\no."
-    yield "newobj of a good global", b"\x80\x02cnumpy\ndtype\nX\x02\x00\x00\x00f4\x85\x81."
     yield "calls ndarray", b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."
     yield "calls a text", b"\x80\x02X\x01\x00\x00\x00x)R."
     yield "calls with a dict", b"\x80\x02cnumpy\ndtype\n}R."
     yield "a function that is left", b"\x80\x02}X\x01\x00\x00\x00wcnumpy\ndtype\ns."
     yield "build on a dict", b"\x80\x02}}b."
     yield "build on a function", b"\x80\x02cnumpy\ndtype\n}b."
-    yield "dup", b"\x80\x02}2\x86."
     yield "memo that was never put", b"\x80\x02h\x07."
     yield "memo of nothing", b"\x80\x02q\x00}."
     yield "memo of a mark", b"\x80\x02(q\x00h\x00t."
     yield "memo taken twice for one value", b"\x80\x02}q\x00X\x01\x00\x00\x00wh\x00s."
     yield "memo exchanged under a call", b"\x80\x02cnumpy\ndtype\nq\x00cos\nsystem\nq\x00h\x00)R."
     yield "list that holds itself", b"\x80\x02}X\x01\x00\x00\x00w]q\x00h\x00as."
-    yield "dict that holds itself", b"\x80\x02}q\x00X\x01\x00\x00\x00wh\x00s."
     yield "a hundred thousand tuples deep", b"\x80\x02)" + b"\x85" * 10**5 + b"."
-    yield "stack underflow", b"\x80\x02\x86."
     yield "no mark", b"\x80\x02t."
     yield "huge length", b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."
     yield "huge text", b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f."
@@ -377,27 +280,25 @@ def _hostile():
     yield "array of negative shape", _array("u1", (-1, -1), b"x")
     yield "array of many axes", _array("u1", (1,) * 100, b"x")
     yield "array of objects", _array("O8", (1,), bytes(8))
-    yield "array of records", _array("V8", (1,), bytes(8))
-    yield "array of text", _array("U2", (1,), bytes(8))
     yield "array of other arrays", _array("f4", (1,), [1.0])
-    yield "array of no bytes", b"\x80\x02" + _ARRAY + b"."
+    yield "array of no bytes", b"\x80\x02}" + _text("w") + _ARRAY + b"s."
     other_encoding = b"c_codecs\nencode\n(" + _text("x", "hex") + b"tR."
     yield "bytes of another encoding", b"\x80\x02" + other_encoding
     yield "text that is no UTF-8", b"\x80\x02X\x02\x00\x00\x00\xff\xfe."
     yield "not a dict", pickle.dumps([1, 2])
-    yield "dtype nested", b"\x80\x02cnumpy\ndtype\n((tK\x00K\x01tR."
     yield "empty", b""
     yield "no stop", b"\x80\x04}"
     yield "more after the end", pickle.dumps({}) + b"x"
-    yield "two pickles", pickle.dumps({}) * 2
     yield "protocol 0", pickle.dumps({"w": 1}, protocol=0)
-    yield "text", b"hello"
-    yield "zip, as PyTorch writes it", b"PK\x03\x04" + bytes(60)
-    yield "zeros", bytes(100)
     yield "an unknown opcode", b"\x80\x04\xff."
+    # What Python's own errors would quote in full.
+    yield "a huge text without a quote", b"S" + b"x" * 10**6 + b"\n."
+    huge = {"w": {"slices": ["x\n" * 10**6], "OriginShape": (1,)}}
+    yield "a huge name of a slice", pickle.dumps({INFO: huge}, protocol=2)
 
 
 HOSTILE = dict(_hostile())
+EVIL = HOSTILE["os.system, protocol 4"]
 
 
 # What this process is about to do, told by Python itself, while it reads a file. The hook stays.
@@ -426,21 +327,15 @@ def nothing_done():
         assert _events == []
 
 
-def test_audit_hook_notes_what_a_pickle_does():
-    """It has eyes: else the tests below would pass whatever was run."""
-    data = pickle.dumps(Calls(eval, "1 + 1"))
+def test_hostile_file_runs_its_code_without_safe_load(tmp_path, monkeypatch):
+    """Else the tests below would pass whatever was run: `paddle.load` is noticed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.pdparams").write_bytes(EVIL)
     with pytest.raises(AssertionError), nothing_done():
-        pickle.loads(data)
-    assert {"pickle.find_class", "exec"} <= set(_events)
-    with pytest.raises(AssertionError), nothing_done():  # an error after the deed hides nothing
-        pickle.loads(data)
-        raise CheckpointError
-
-
-def test_corpus_holds_every_opcode():
-    """A Python with a new one must make us look at it."""
-    every = sorted(opcode.name for opcode in pickletools.opcodes)
-    assert sorted([*WRITTEN_OPCODES, *OTHER_OPCODES]) == every
+        paddle.load("x.pdparams")
+        raise CheckpointError  # after the deed: it hides nothing
+    assert {"pickle.find_class", "os.system"} <= set(_events)
+    assert (tmp_path / MARKER).exists()
 
 
 def refusal(data):
@@ -455,15 +350,13 @@ def refusal(data):
 
 def test_opcode_that_paddle_never_writes_raises():
     """By its kind, not because something else about the file is odd."""
+    assert len(OTHER_OPCODES) + len(WRITTEN_OPCODES) == len(pickletools.opcodes)
     for name in OTHER_OPCODES:
         assert f"has the opcode {name} at byte " in refusal(HOSTILE[f"opcode {name}"])
 
 
 def test_name_that_paddle_never_writes_raises():
-    names = {(module, name) for module in MODULES for name in dir(importlib.import_module(module))}
-    names |= {*OTHER_NAMES}
-    assert len(names) > 2_000
-    for module, name in sorted(names - NAMED_BY_PADDLE):
+    for module, name in OTHER_NAMES:
         by_global = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
         by_stack = b"\x80\x04" + _text(module, name) + b"\x93)R."
         for data in (by_global, by_stack):
@@ -477,19 +370,6 @@ def test_hostile_file_is_refused_and_runs_nothing(tmp_path, monkeypatch):
         assert message, name
         assert "x.pdparams" in message and "\n" not in message and len(message) < 400, name
         assert not Path(MARKER).exists(), name
-
-
-def test_safe_load_of_a_huge_memo_index_makes_no_room_for_it():
-    """pickle would make room for two thousand million entries."""
-    assert safe_loads(b"\x80\x02}r\xff\xff\xff\x7f.") == {}
-
-
-def test_paddle_load_runs_what_the_corpus_says(tmp_path, monkeypatch):
-    """Else the tests above would prove nothing."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.pdparams").write_bytes(HOSTILE["os.system, protocol 4"])
-    paddle.load("x.pdparams")
-    assert (tmp_path / MARKER).exists()
 
 
 # ------------------------------------------------------------------ files that swell
@@ -514,11 +394,8 @@ def _dict(**values):
 def _bombs():
     """Small files, less than 1 MB, that ask for gigabytes, or for hours."""
     encode, text = b"c_codecs\nencode\n", _text("x" * 50_000)
-    yield "billion laughs of tuples", _dict(w=_NESTED)
-    yield "billion laughs of lists", _dict(w=b"]" + b"q\x00]q\x01h\x00ah\x00a" * 60)
     nothings = b"](" + b"N" * 50_000 + b"e"
     yield "one list into tuples", _again(b"__builtin__\ntuple", nothings + b"\x85", 9_000)
-    yield "one text into tuples", _again(b"__builtin__\ntuple", text + b"\x85", 9_000)
     latin1 = text + _text("latin1") + b"\x86"
     yield "one text into bytes", _again(b"_codecs\nencode", latin1, 9_000)
     arguments = b"(" + _text("f4") + b"N" * 99_999 + b"t"
@@ -550,89 +427,47 @@ def _bombs():
 
 
 BOMBS = dict(_bombs())
-# Reads files, and prints of each how it was refused, and the memory that it took.
-READ_BOMBS = """
-import json, resource, sys, tracemalloc
-from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.errors import CheckpointError
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
-tracemalloc.start()
-outcomes = []
-for path in sys.argv[1:]:
-    tracemalloc.reset_peak()
-    try:
-        safe_load(path)
-        message = "read"
-    except CheckpointError as error:
-        message = str(error)
-    outcomes.append((message, tracemalloc.get_traced_memory()[1]))
-print(json.dumps(outcomes))
-"""
 
 
-def test_small_file_takes_neither_gigabytes_nor_hours(tmp_path):
-    """All of them in 90 s of processor time and 4 GiB.
+def read_bombs():
+    """An opcode is a byte at least, and makes an object of some 100 bytes at most.
 
-    An opcode is a byte at least, and makes an object of some 100 bytes at most: that is what a
-    file may take, 256 times its size.
+    So a file may take 256 times its size.
     """
-    paths = {name: tmp_path / f"{number}.pdparams" for number, name in enumerate(BOMBS)}
-    for name, path in paths.items():
-        path.write_bytes(BOMBS[name])
-    command = [sys.executable, "-c", READ_BOMBS, *paths.values()]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-300:] or f"ended with {done.returncode}: time is up"
-    for (name, path), (message, peak) in zip(paths.items(), json.loads(done.stdout)):
-        assert f"{path.name}: " in message and len(message) < 400 + len(str(path)), name
-        size = path.stat().st_size
-        assert size < 1_000_000 and peak < 256 * size + (1 << 20), name
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
+    for name, data in BOMBS.items():
+        tracemalloc.start()
+        message = refusal(data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert message and len(message) < 400, name
+        assert len(data) < 1_000_000 and peak < 256 * len(data) + (1 << 20), name
 
 
-def test_message_about_a_huge_text_is_one_short_line(tmp_path):
-    """The texts that Python adds quote the file, which may be a gigabyte without a quote in it."""
-    for data in (b"S" + b"x" * 10**6 + b"\n.", _dict(**{INFO: BOMB_CUT})):
-        with pytest.raises(CheckpointError) as caught:
-            safe_loads(data, "x.pdparams")
-        assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
-
-
-BOMB_CUT = pickle.dumps({"w": {"slices": ["x\n" * 10**6], "OriginShape": (1,)}}, protocol=2)[2:-1]
+def test_small_file_takes_neither_gigabytes_nor_hours():
+    """In a process with limits, so that no machine is brought down."""
+    command = [sys.executable, "-c", "import test_safe_load; test_safe_load.read_bombs()"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # ------------------------------------------------------------------ fuzz
 
 
 FILES = [path.read_bytes() for path in sorted(GOLDEN.rglob("protocol*"))]
-SMALL = [data for data in HOSTILE.values() if len(data) < 5_000]
-CASES, FEW_CASES = 5_000, 500  # of each kind
-
-
-def _ends(data):
-    """Return where each opcode of a pickle begins, and the last one ends; as far as it is one."""
-    starts = []
-    with contextlib.suppress(ValueError):
-        starts += [position for *_, position in pickletools.genops(data)]
-    return [*starts, len(data)]
+CASES, FEW_CASES = 10_000, 1_000
 
 
 def _opcodes(data):
-    at = _ends(data)
-    return [data[start:end] for start, end in zip(at, at[1:])]
+    starts = [position for *_, position in pickletools.genops(data)]
+    return [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)])]
 
 
-# Opcodes to put together: those of good files, of bad ones, and of their parts.
-OPCODES = sorted(
-    {opcode for data in FILES[::3] + SMALL for opcode in _opcodes(data) if len(opcode) < 100}
-)
-
-
-def flipped(draw):
-    """Bits of a good file."""
-    data = bytearray(draw.choice(FILES))
-    for _ in range(draw.randint(1, 3)):
-        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    return bytes(data)
+# To put into good files: their own, and those that are refused.
+OPCODES = sorted({one for data in FILES[::3] for one in _opcodes(data) if len(one) < 100})
+OPCODES += OTHER_OPCODES.values()
 
 
 def shuffled(draw):
@@ -646,15 +481,6 @@ def shuffled(draw):
     return b"".join(opcodes)
 
 
-def drawn(draw):
-    """A dictionary whose values are opcodes, whichever come."""
-    items = (
-        _text("k") + b"".join(draw.choices(OPCODES, k=draw.choice([1, 1, 1, 2, 3, 6]))) + b"s"
-        for _ in range(draw.randint(1, 4))
-    )
-    return b"\x80\x02}" + b"".join(items) + b"."
-
-
 def is_plain(value):
     """Return whether it is made of numbers and names, and nothing that could do something."""
     if type(value) is dict:
@@ -666,13 +492,12 @@ def is_plain(value):
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
-@pytest.mark.parametrize("change", [flipped, shuffled, drawn])
-def test_safe_load_of_changed_files_returns_plain_data_or_raises(change, pytestconfig):
+def test_safe_load_of_changed_files_returns_plain_data_or_raises(pytestconfig):
     """Always the same cases: plain things or a CheckpointError, and nothing is done."""
     cases = CASES if pytestconfig.getoption("thorough") else FEW_CASES
     read = 0
     for seed in range(cases):
-        data = change(random.Random(seed))
+        data = shuffled(random.Random(seed))
         try:
             with nothing_done():
                 loaded = safe_loads(data)
@@ -686,40 +511,32 @@ def test_safe_load_of_changed_files_returns_plain_data_or_raises(change, pytestc
     assert cases // 250 < read < cases - cases // 250  # neither is everything refused at once
 
 
-@pytest.mark.parametrize("path", ["nope.pdparams", "."])
-def test_safe_load_of_an_unreadable_file_raises(tmp_path, monkeypatch, path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="expected a readable file"):
-        safe_load(path)
-
-
 # ------------------------------------------------------------------ what loads files
 
 # `ruff` allows no other way to load a file: see `banned-api` in pyproject.toml.
-
-EVIL = HOSTILE["os.system, protocol 4"]
 
 
 @pytest.mark.parametrize("suffix", [PARAMS, OPTIMIZER, TRAINING])
 def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffix):
     """Committed correctly, with valid checksums: somebody else's checkpoint to resume from."""
     monkeypatch.chdir(tmp_path)
-    model = MNIST()
-    optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
-    model(paddle.rand([2, 1, 28, 28])).mean().backward()
-    optimizer.step()
-    states = {PARAMS: model.state_dict(), OPTIMIZER: optimizer.state_dict()}
-    states[TRAINING] = model.state_dict()
-    files = {key: saved(state, protocol=4) for key, state in states.items()}
-    entries = manifest_entries(model, optimizer)
-    store = CheckpointStore("c")
-    good = store.commit("mnist_epoch0", files, TrainState(epoch=1), entries)
+    model = nn.Linear(3, 2)
+    rate = paddle.optimizer.lr.StepDecay(0.01, 3)
+    optimizer = paddle.optimizer.Adam(rate, parameters=model.parameters())
     average = ExponentialMovingAverage(model, 0.5)  # of which all three files are read
-    load_checkpoint(good, model, optimizer, average)
-    evil = {**files, suffix: EVIL}
-    bad = store.commit("mnist_epoch1", evil, TrainState(epoch=2), entries)
+    files = {
+        PARAMS: saved(model.state_dict(), protocol=4),
+        OPTIMIZER: saved(optimizer.state_dict(), protocol=4),
+        TRAINING: saved(model.state_dict(), protocol=4),
+    }
+    bad = CheckpointStore("c").commit(
+        "model_epoch0",
+        {**files, suffix: EVIL},
+        TrainState(epoch=1),
+        manifest_entries(model, optimizer),
+    )
     bad.verify()
-    with pytest.raises(CheckpointError, match=rf"mnist_epoch1\{suffix}: names 'posix.system'"):
+    with pytest.raises(CheckpointError, match=rf"model_epoch0\{suffix}: names 'posix.system'"):
         load_checkpoint(bad, model, optimizer, average)
     assert not Path(MARKER).exists()
 

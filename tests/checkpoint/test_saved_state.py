@@ -2,9 +2,7 @@
 
 import io
 import os
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -19,11 +17,10 @@ from paddle_mnist.progress import TrainState
 
 
 def state_dicts() -> dict:
-    net = nn.Sequential(nn.Linear(300, 400), nn.BatchNorm1D(400), nn.Linear(400, 20))
+    net = nn.Sequential(nn.Linear(30, 40), nn.BatchNorm1D(40), nn.Linear(40, 20))
     schedule = paddle.optimizer.lr.StepDecay(0.1, 3)
     optimizer = paddle.optimizer.Adam(schedule, parameters=net.parameters())
-    before = optimizer.state_dict()
-    net(paddle.rand([4, 300])).sum().backward()
+    net(paddle.rand([4, 30])).sum().backward()
     optimizer.step()
     array, tensor = np.arange(100_000.0), named(paddle.rand([300, 300]), "a")
     further = {
@@ -33,10 +30,10 @@ def state_dicts() -> dict:
         "nothing": np.zeros((0, 3)),
         "tensor": tensor,
     }
+    dtypes = ("bfloat16", "float16", "bool", "int64", "complex64")
     return {
         "empty": {},
         "weights": net.state_dict(),
-        "an optimizer without state": before,
         "an optimizer": optimizer.state_dict(),
         "further state": pack(further),
         "nested": {"master": {"a": tensor, "b": [tensor, array, array]}, "number": 3},
@@ -44,14 +41,8 @@ def state_dicts() -> dict:
         "many small": {
             f"entry {size}": named(paddle.rand([100 * size]), f"e{size}") for size in range(200)
         },
-        "dtypes": {
-            **{
-                name: named(tensor.astype(name), f"as {name}")
-                for name in ("bfloat16", "float16", "bool", "int64")
-            },
-            "complex": named(paddle.complex(tensor, tensor), "z"),
-            "scalar": named(paddle.to_tensor(3.0), "three"),
-        },
+        "dtypes": {name: named(tensor.astype(name), f"as {name}") for name in dtypes},
+        "scalar": {"three": named(paddle.to_tensor(3.0), "three")},
     }
 
 
@@ -76,63 +67,18 @@ def test_saved_state_writes_the_bits_of_paddle_save():
 
 
 def test_saved_state_leaves_out_names_that_paddle_counts():
-    first, second = ({"mean": paddle.ones([3])} for _ in range(2))
-    assert first["mean"].name != second["mean"].name
-    assert SavedState(first).to_bytes() == SavedState(second).to_bytes()
-    assert SavedState(first).copied().to_bytes() == SavedState(second).to_bytes()
+    first, second = (SavedState({"mean": paddle.ones([3])}) for _ in range(2))
+    assert first.to_bytes() == second.to_bytes() == second.copied().to_bytes()
 
 
 def test_copied_state_keeps_its_values():
     weight, array = paddle.zeros([100, 200]), np.zeros(20_000)
-    copy = SavedState({"weight": weight, "list": [array]}).copied()
+    state = SavedState({"weight": weight, "list": [array]})
+    before, copy = state.to_bytes(), state.copied()
     weight.set_value(paddle.ones([100, 200]))
     array[:] = 1
-    expected = {"weight": paddle.zeros([100, 200]), "list": [np.zeros(20_000)]}
-    expected["weight"].name = weight.name
-    assert copy.to_bytes() == bytes_of_paddle(expected)
+    assert copy.to_bytes() == before != state.to_bytes()
     assert copy.nbytes == 4 * 20_000 + 8 * 20_000
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs memory that is not forked")
-def test_copied_state_is_not_kept_by_forked_processes():
-    """Workers of a loader start while a thread writes the copy, and live for an epoch."""
-    copy = SavedState({"weight": paddle.ones([2**24])}).copied()  # 64 MiB
-    read, write = os.pipe()
-    if not os.fork():
-        os.write(write, str(size_of_this_process()).encode())
-        os._exit(0)
-    assert size_of_this_process() - int(os.read(read, 100)) >= copy.nbytes == 2**26
-    os.wait()
-    os.close(read)
-    os.close(write)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs memory that is not forked")
-def test_copied_state_without_memory_raises_memory_error():
-    """On which a checkpoint is written at once, without a copy."""
-    import resource
-
-    state = SavedState({"weight": paddle.ones([2**24])})
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (size_of_this_process() + 2**25, hard))
-    try:
-        with pytest.raises(MemoryError):
-            state.copied()
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def size_of_this_process() -> int:
-    """Of its memory, in bytes, whether it is in use or not."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-
-
-class Nowhere:
-    def __init__(self):
-        self.size = 0
-
-    def write(self, data) -> None:
-        self.size += len(data)
 
 
 def peak_of(act) -> int:
@@ -148,10 +94,10 @@ def peak_of(act) -> int:
 def test_memory_of_saving_is_one_entry_and_of_loading_one_copy(tmp_path):
     """Not of all entries, which the memo of a pickler would hold; and none for verifying."""
     state = {f"entry {number}": paddle.ones([2**18]) for number in range(20)}  # of 1 MiB each
-    copy, nowhere = SavedState(state).copied(), Nowhere()
-    assert peak_of(lambda: SavedState(state).write_to(nowhere)) < 3
-    assert peak_of(lambda: copy.write_to(nowhere)) < 1
-    assert nowhere.size > 2 * 20 * 2**20
+    copy = SavedState(state).copied()
+    with open(os.devnull, "wb") as nowhere:
+        assert peak_of(lambda: SavedState(state).write_to(nowhere)) < 3
+        assert peak_of(lambda: copy.write_to(nowhere)) < 1
     files = {PARAMS: SavedState(state), OPTIMIZER: SavedState({})}
     checkpoint = CheckpointStore(tmp_path).commit("model_epoch0", files, TrainState(epoch=1))
     assert peak_of(checkpoint.verify) < 3

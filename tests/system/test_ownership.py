@@ -1,5 +1,6 @@
 """One owner of a folder at a time: with locks and without, on this machine and on others."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,13 +8,10 @@ import signal
 import subprocess
 import sys
 
-import forked
 import pytest
-from faulty_disk import at, kill, watched
 
-from paddle_mnist.errors import RunLockedError
-from paddle_mnist.system import ownership
-from paddle_mnist.system.ownership import LOCK, RECORD, owned
+from paddle_mnist.system import heartbeat
+from paddle_mnist.system.ownership import RECORD, Record, owned
 from paddle_mnist.system.processes import this_process
 
 # Owns the folder until a line comes, then asks whether it still does.
@@ -44,11 +42,10 @@ def environment(request, refusing):
 @pytest.fixture
 def start(tmp_path, environment):
     """Start a process that owns the folder, or tries to."""
-    processes = []
+    with contextlib.ExitStack() as stack:
 
-    def run(*words):
-        processes.append(
-            subprocess.Popen(
+        def run(*words):
+            process = subprocess.Popen(
                 [sys.executable, "-c", OWNS, tmp_path, *map(str, words)],
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -56,13 +53,11 @@ def start(tmp_path, environment):
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
-        )
-        return processes[-1]
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
 
-    yield run
-    for process in processes:
-        process.kill()
-        process.communicate()
+        yield run
 
 
 @pytest.fixture
@@ -136,80 +131,53 @@ def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
     assert breaker.communicate("\n")[0] == "still\n"
 
 
-def test_owner_that_trains_shows_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(ownership, "SIGN_SECONDS", 0.0)
+def test_owner_that_trains_shows_signs_of_life(tmp_path):
     with owned(tmp_path):
-        change_record(tmp_path, seconds_ago=7200, host="gone-node")
+        change_record(tmp_path, seconds_ago=7200)
         before = (tmp_path / RECORD).stat().st_mtime
-        ownership.heartbeat.beat()
+        heartbeat.beat()
         assert (tmp_path / RECORD).stat().st_mtime > before + 7000
 
 
-# ------------------------------------------------------------------ without locks
+# Owns the folder, and is killed ahead of an operation there, if there are so many.
+DIES = """
+import sys
+from pathlib import Path
+from faulty_disk import at, kill, watched
+from paddle_mnist.system.ownership import owned
+
+folder, number = Path(sys.argv[1]), int(sys.argv[2])
+with watched(folder, at(number, kill)), owned(folder) as owner:
+    owner.require()
+"""
 
 
-@pytest.fixture
-def without_locks(monkeypatch):
-    def refuse(*_):
-        raise OSError(ownership.errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("paddle_mnist.system.locks.fcntl.flock", refuse)
-
-
-def leave_record(folder, **changes):
-    record = ownership.Record(this_process(), "former", False, 0.0)
-    changed = dataclasses.replace(record.process, **changes)
-    (folder / RECORD).write_bytes(dataclasses.replace(record, process=changed).encode())
-
-
-def test_record_of_a_process_number_that_is_reused_is_not_the_owner(tmp_path, without_locks):
-    leave_record(tmp_path)
-    with pytest.raises(RunLockedError, match=f"process {os.getpid()} on host"), owned(tmp_path):
-        pass
-    leave_record(tmp_path, started="1")
-    with owned(tmp_path):
-        pass
-
-
-@pytest.mark.parametrize("contents", ["", "{", '{"token": 1}'])
-def test_torn_record_is_replaced(tmp_path, without_locks, monkeypatch, contents):
-    monkeypatch.setattr(ownership, "WRITE_SECONDS", 0.1)
-    (tmp_path / RECORD).write_text(contents)
-    with owned(tmp_path) as owner:
-        owner.require()
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
-
-
-def own_and_die(folder, number):
-    with watched(folder, at(number, kill)), owned(folder) as owner:
-        owner.require()
-
-
-def test_owner_killed_at_any_point_leaves_the_folder_free(tmp_path, without_locks, monkeypatch):
-    monkeypatch.setattr(ownership, "WRITE_SECONDS", 0.1)
+@pytest.mark.parametrize("environment", ["ENOLCK"], indirect=True)
+def test_owner_killed_at_any_point_leaves_the_folder_free(tmp_path, environment):
+    """Also where its record is empty, or the number of the process is in use again."""
+    environment = {**environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     code, number = -signal.SIGKILL, 0
     while code == -signal.SIGKILL:
         folder = tmp_path / str(number)
         folder.mkdir()
-        leave_record(folder, started="1")
-        process = forked.forks().Process(target=own_and_die, args=(folder, number))
-        process.start()
-        process.join()
-        code = process.exitcode
+        reused = dataclasses.replace(this_process(), started="1")
+        (folder / RECORD).write_bytes(Record(reused, "former", False, 0.0).encode())
+        command = [sys.executable, "-c", DIES, folder, str(number)]
+        code = subprocess.run(command, env=environment).returncode
         with owned(folder) as owner:
             owner.require()
         number += 1
     assert code == 0 and number > 5
 
 
+@pytest.mark.parametrize("environment", ["ENOLCK"], indirect=True)
 def test_one_of_many_gets_the_lock_of_a_dead_owner(own, start, tmp_path):
     """Whoever removes the record must not remove that of a process that was quicker."""
-    for seconds_ago, host in ((0.0, None), (7200.0, "gone-node")):
-        owner, _ = own()
-        owner.kill()
-        owner.wait()
-        change_record(tmp_path, seconds_ago, **({"host": host} if host else {}))
-        several = [start(3600) for _ in range(6)]
-        first = [process.stdout.readline() for process in several]
-        out = [process.communicate("\n")[0] for process in several]
-        assert out.count("still\n") == 1, (first, out)
+    owner, _ = own()
+    owner.kill()
+    owner.wait()
+    change_record(tmp_path, 7200.0, host="gone-node")
+    several = [start(3600) for _ in range(6)]
+    first = [process.stdout.readline() for process in several]
+    out = [process.communicate("\n")[0] for process in several]
+    assert out.count("still\n") == 1, (first, out)
