@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import paddle
+import small_nets
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
@@ -299,6 +300,18 @@ def in_hook(state):
     return {"model": build}
 
 
+def in_property(state):
+    turn = closure(state)
+
+    class Scaled(nn.Linear):
+        scale = property(lambda self: 1 + turn())
+
+        def forward(self, points):
+            return super().forward(points) * self.scale
+
+    return {"model": lambda: Scaled(WIDTH, CLASSES)}
+
+
 def in_loss_closure(state):
     turn = closure(state)
     return {"loss": lambda outputs, labels: F.cross_entropy(outputs, labels) * (1 + turn())}
@@ -384,6 +397,17 @@ def in_step_global(state):
     return as_step(functools.partial(step_of_global, state))
 
 
+def in_other_module(state):
+    """As `import counters` makes it, and a step that counts `counters.steps`."""
+    small_nets.HIDDEN = state.make()
+
+    def step(model, batch):
+        small_nets.HIDDEN, result = state.step(small_nets.HIDDEN, model, batch)
+        return result
+
+    return as_step(step)
+
+
 def in_step_class(state):
     class OfClass:
         hidden = state.make()
@@ -446,6 +470,7 @@ PLACES = {
     "optimizer": in_optimizer,
     "schedule": in_schedule,
     "model": lambda state: {"model": lambda: Net(state, WIDTH, CLASSES)},
+    "model's property": in_property,
     "sublayer": in_sublayer,
     "forward hook": in_hook,
     "loss's closure": in_loss_closure,
@@ -457,6 +482,7 @@ PLACES = {
     "step's global": in_step_global,
     "step's helper": in_step_helper,
     "step's attribute": in_step_attribute,
+    "step's other module": in_other_module,
     "step's partial": in_step_partial,
     "step's keyword": in_step_keyword,
     "step object": lambda state: as_step(Task(state)),

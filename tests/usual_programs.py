@@ -8,10 +8,10 @@ import collections
 
 import numpy as np
 import paddle
-from hiding_places import After, base, linear
+from hiding_places import SAMPLES, After, base, linear
 from paddle import nn
 from paddle.nn import functional as F
-from small_nets import CLASSES, with_dropout
+from small_nets import CLASSES, Points, with_dropout
 from stateful_rows import follow, seeded
 
 from paddle_mnist import Callback
@@ -102,7 +102,29 @@ def callback_that_changes_clipping_dropout_and_freezing():
     return base(model=net, optimizer=optimizer, callbacks=[After(epoch=change)])
 
 
+class Numbered(Points):
+    def __getitem__(self, index):
+        return (*super().__getitem__(index), index)
+
+
+def order_of_the_hardest_first():
+    """The order of an epoch depends on what the steps have kept, and on draws."""
+    losses, draws = np.zeros(SAMPLES), np.random.default_rng(3)
+
+    def order(epoch):
+        return np.argsort(losses + 0.01 * draws.random(SAMPLES), kind="stable")
+
+    def step(model, batch):
+        points, labels, numbers = batch
+        each = F.cross_entropy(model(points), labels, reduction="none")
+        losses[numbers.numpy()] = each.numpy().ravel()
+        return {"loss": each.mean()}
+
+    return base(train=Numbered(SAMPLES), valid=None, step=step, loss=None, order=order)
+
+
 PROGRAMS = [
+    order_of_the_hardest_first,
     step_with_other_nets_and_a_memory,
     callbacks_that_teach_and_lower_the_rate,
     callback_that_changes_clipping_dropout_and_freezing,

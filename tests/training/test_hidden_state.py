@@ -11,7 +11,18 @@ import paddle
 import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop
 from flat_options import grouped
-from hiding_places import DRAWN, INFLUENCES, KINDS, OF_DATA, PLACES, UNSAVABLE, State, base
+from hiding_places import (
+    DRAWN,
+    INFLUENCES,
+    KINDS,
+    OF_DATA,
+    PLACES,
+    UNSAVABLE,
+    Inside,
+    State,
+    base,
+)
+from paddle.nn import functional as F
 from silence import silent
 from usual_programs import PROGRAMS
 
@@ -102,6 +113,17 @@ class Clock(Callback):
         self.is_on &= self.time != IN_EVALUATION
 
 
+class Late(Callback):
+    """Calls a function after a step of the training, but not of its rehearsal."""
+
+    def __init__(self, step, function):
+        self.step, self.function = step, function
+
+    def after_step(self, view):
+        if view.step == self.step and not is_rehearsal():
+            self.function()
+
+
 def build(example):
     """Return the arguments of `fit` of a training whose state changes when it is time."""
     clock = Clock(example.time)
@@ -175,6 +197,27 @@ def test_iterator_that_is_first_used_late_warns_by_name(place, tmp_path, lines):
     example = Example(place, "iterator", "loss", "from step 6", (), False)
     train(tmp_path, functools.partial(build, example))
     assert any(map(names_hidden_state, lines()))
+
+
+def test_number_in_the_place_of_an_object_warns_by_name_and_resumes(tmp_path, lines):
+    """A resume replaces no object, and a checkpoint that says so would be refused."""
+
+    def build():
+        def step(model, batch):
+            scale = getattr(step.hidden, "total", step.hidden)
+            return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * (1 + scale)}
+
+        def replace():
+            step.hidden = 0.5
+
+        step.hidden = Inside()
+        replacing = Late(8, replace)
+        return base(step=step, loss=None, callbacks=[replacing])
+
+    with pytest.raises(ProgramError):
+        train(tmp_path, build, StopsAt(10, stop))
+    assert any("step.hidden has changed, and checkpoints do not" in line for line in lines())
+    assert train(tmp_path, build).stopped == "finished"
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
