@@ -70,7 +70,7 @@ def _to_plain(value: Any) -> Any:
     """Replace unfinished arrays by NumPy arrays. Raises RefusedError for containers too deep.
 
     Shared containers are refused too, because each of their places would be visited, which takes
-    exponential time; `paddle.save` shares none.
+    exponential time; `paddle.save` shares none but tied tensors.
     """
     seen: set[int] = set()
 
@@ -80,23 +80,24 @@ def _to_plain(value: Any) -> Any:
                 raise ValueError("an array without contents")
             return value.value
         if isinstance(value, (dict, list, tuple)):
+            if _is_named_tensor(value):  # one of several places, if weights are tied
+                return convert(value[1], depth + 1)
             if depth > _MAX_DEPTH or (value and id(value) in seen):
                 raise RefusedError("containers nested too deep, or in several places")
             seen.add(id(value))
             if isinstance(value, dict):
                 return {key: convert(item, depth + 1) for key, item in value.items()}
-            if (
-                len(value) == 2
-                and isinstance(value[0], str)
-                and isinstance(value[1], UnfinishedArray)
-            ):
-                return convert(value[1], depth + 1)  # a tensor outside a state_dict: (name, array)
             return type(value)(convert(item, depth + 1) for item in value)
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
             return value
         raise RefusedError(f"holds a {type(value).__name__}")
 
     return convert(value, depth=0)
+
+
+def _is_named_tensor(value: Any) -> bool:
+    """Return whether it is (name, array), as Paddle saves a tensor outside of a state_dict."""
+    return type(value) is not dict and list(map(type, value)) == [str, UnfinishedArray]
 
 
 def _join_slices(state_dict: dict[str, Any], max_bytes: int) -> dict[str, Any]:

@@ -129,6 +129,13 @@ def test_safe_load_of_a_sliced_tensor_joins_it():
     assert equal(safe_loads(pickle.dumps(pieces, protocol=2)), state)
 
 
+def test_safe_load_of_a_nested_tensor_in_several_places_returns_one_array():
+    tensor = paddle.ones([2])
+    loaded = safe_loads(saved({"model": {"a": tensor, "b": tensor}, "epoch": 1}, protocol=4))
+    assert equal(loaded["model"]["a"], tensor.numpy())
+    assert loaded["model"]["b"] is loaded["model"]["a"]
+
+
 def nested_dicts(levels):
     return {"w": nested_dicts(levels - 1)} if levels else {}
 
