@@ -234,7 +234,8 @@ class ExtraState:
             if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
                 made.append(describe(path))
             elif (
-                path[0][1] in ("optimizer", "schedule")
+                callable(value)  # such as a transform
+                or path[0][1] in ("optimizer", "schedule")
                 or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
                 or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
             ):

@@ -94,7 +94,9 @@ def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> 
     drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
     if is_same and not drawn:
         return {"differs": "", "draws": False}
-    names = listed([describe(one.path) for one in drawn or changes] or before.iterators())
+    # What only the first reading changes may have reached its end, such as a queue that is full.
+    named = drawn or changes or untouched.changes()
+    names = listed([describe(one.path) for one in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
     found = f": {names} {change} with each reading" if names else ""
     return {"differs": f"{what[0]} differs when it is read again{found}", "draws": bool(drawn)}

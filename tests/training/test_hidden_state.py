@@ -76,8 +76,8 @@ def draw_examples(is_late, rounds):
     times = [time for time in TIMES if (time != ALWAYS) == is_late]
     for _ in range(rounds):
         for place in draw.sample(places, len(places)):
-            # An iterator of data that a callback advances is only named in the log.
-            is_blind = place.startswith("dataset, by")
+            # What iterators do in data by a callback, or at an epoch's end, only the log names.
+            is_blind = place.startswith("dataset, by") or place == "callback, by epoch"
             possible = [kind for kind in kinds if not (is_blind and kind in UNSAVABLE)]
             influence = draw.choice(INFLUENCES if is_late else [*INFLUENCES, None])
             stops = sorted(draw.sample(range(1, STEPS), 2 if is_late else 1))
