@@ -49,7 +49,7 @@ class TrialSteps:
             }
         return self._batches
 
-    def train(self, start: int, count: int, ends_epoch: bool) -> Outcome:
+    def train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
         """Train on batches of the first epoch; return what came of it.
 
         start: the number of the first batch and step, from 0. count: of the batches; after the
