@@ -116,7 +116,7 @@ class _Rehearsal:
             # The effect of a maximum, for example, shows only on the next batches, that of values
             # kept for each sample only on batches seen before. An odd number of steps lies between
             # what is compared, since two may leave a value as they found it, such as a switch.
-            if self._any(self._has_hidden_state()):
+            if any(self.world.all_gather_objects(self._has_hidden_state())):
                 trips.append(self._trip(2, 4))
             self.left_out = self.large
             self.alternatives = [one for one in (set(), self.switches) if one != self.large]
@@ -126,15 +126,11 @@ class _Rehearsal:
             self._leave_out(path, describe(path))
         self._log()
 
-    def _any(self, is_so: bool) -> bool:
-        return any(self.world.all_gather_objects(is_so))
-
     def _train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
         """Train, and have checkpoints hold what this has changed."""
         outcome = self.trial.train(start, count, ends_epoch)
         changes = self.beginning.changes()
-        has_new_data = any(change.path[0][1] in DATA_ROOTS for change in changes)
-        self.trial.reads_again |= self._any(has_new_data)
+        self.trial.reads_again |= any(change.path[0][1] in DATA_ROOTS for change in changes)
         self._save(changes)
         self._note_gradients()
         return outcome
@@ -165,12 +161,11 @@ class _Rehearsal:
     def _trip(self, start: int, count: int) -> _Trip:
         if self.world.size > 1:
             self._leave_out_what_differs()
-        for path in self.extra.saved:
-            value = find(self.extra.roots, path)
-            if nbytes(value) > MOST_BYTES and not self.extra.is_state(path):
-                self.large.add(path)
-            elif type(value) in SWITCHES:
-                self.switches.add(path)
+        extra = self.extra
+        values = {path: find(extra.roots, path) for path in extra.saved}
+        self.switches |= {path for path, value in values.items() if type(value) in SWITCHES}
+        large = {path for path, value in values.items() if nbytes(value) > MOST_BYTES}
+        self.large |= {path for path in large if not extra.is_state(path)}
         checkpoint = self._checkpoint()
         return _Trip(checkpoint, start, count, self._train(start, count))
 
@@ -185,10 +180,14 @@ class _Rehearsal:
 
         Raises ConfigError for parts that differ; values that do are not saved.
         """
-        digests = self.world.all_gather_objects(self.extra.digests())
+        own = {describe(path): path for path in self.extra.saved}
+        gathered = self.world.all_gather_objects((self.extra.digests(), {*own}))
+        digests, values = (
+            [one for one, _ in gathered],
+            {name for _, one in gathered for name in one},
+        )
         names = {name for one in digests for name in one}
         differing = sorted(name for name in names if len({one.get(name) for one in digests}) > 1)
-        values = {describe(path): path for path in self.extra.saved}
         parts = [name for name in differing if name not in values]
         if parts:
             raise ConfigError(
@@ -196,8 +195,8 @@ class _Rehearsal:
                 "because each has seen other samples and only the model's gradients are added up; "
                 "expected state that does not depend on the samples, or one process"
             )
-        for name in differing:
-            self._leave_out(values[name], f"{name}, which differs between the processes")
+        for name in sorted(own.keys() & {*differing}):
+            self._leave_out(own[name], f"{name}, which differs between the processes")
 
     def _checkpoint(self) -> Checkpoint:
         """Return a checkpoint in memory, as it is written to files."""
