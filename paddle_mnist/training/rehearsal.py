@@ -93,9 +93,10 @@ class _Rehearsal:
         self.trial = TrialSteps(job)
         self.beginning = Beginning(job.parts.model, self.extra, job.parts.average)
         self.unsaved: dict[str, str] = {}  # what to say of each change that is not saved
+        # The paths of values that a checkpoint may do without: of large ones, and of `SWITCHES`.
         self.large: set[Path] = set()
         self.switches: set[Path] = set()
-        # The values that a resume does not load, and what else to leave out if it fails.
+        # Those that the next resume does not load, and what to leave out instead if it fails.
         self.left_out: set[Path] = set()
         self.alternatives: list[set[Path]] = []
         self.error: Optional[Exception] = None
@@ -159,6 +160,7 @@ class _Rehearsal:
         return has_parts or bool(extra.saved or self.unsaved or self.beginning.iterators())
 
     def _trip(self, start: int, count: int) -> _Trip:
+        """Make a checkpoint, and train on. Raises ConfigError if processes differ."""
         if self.world.size > 1:
             self._leave_out_what_differs()
         extra = self.extra
@@ -181,11 +183,8 @@ class _Rehearsal:
         Raises ConfigError for parts that differ; values that do are not saved.
         """
         own = {describe(path): path for path in self.extra.saved}
-        gathered = self.world.all_gather_objects((self.extra.digests(), {*own}))
-        digests, values = (
-            [one for one, _ in gathered],
-            {name for _, one in gathered for name in one},
-        )
+        values = {name for names in self.world.all_gather_objects({*own}) for name in names}
+        digests = self.world.all_gather_objects(self.extra.digests())
         names = {name for one in digests for name in one}
         differing = sorted(name for name in names if len({one.get(name) for one in digests}) > 1)
         parts = [name for name in differing if name not in values]
@@ -222,6 +221,7 @@ class _Rehearsal:
         return self.trial.train(trip.start, trip.count)
 
     def _without_left_out(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a checkpoint as it would be without the values to leave out."""
         if not self.left_out:
             return checkpoint
         extra = read_extra(checkpoint, self.extra)
@@ -241,7 +241,7 @@ class _Rehearsal:
             return
         again = self._differing(trip)
         names = {*differing, *again}
-        # These differ each time, as a time does.
+        # What differs each time, as a time does.
         unstable = {name for name in names if again.get(name) != differing.get(name)}
         if unstable.intersection(CORE):
             self._refuse_what_cannot_be_repeated()
