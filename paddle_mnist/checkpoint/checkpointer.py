@@ -13,8 +13,8 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import extra_files, manifest_entries
-from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
+from paddle_mnist.checkpoint.contents import checkpoint_files, manifest_entries
+from paddle_mnist.checkpoint.manifest import BREAKPOINT
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.saved_state import SavedState
@@ -199,15 +199,9 @@ class StoreCheckpointer(Checkpointer):
             f"after step {state.step}",
             "not saved; try a lower learning_rate (the checkpoints before it are good)",
         )
-        files = {
-            PARAMS: SavedState(self.average.weights(model)),
-            OPTIMIZER: SavedState(optimizer.state_dict()),
-        }
-        if self.average is not NO_AVERAGE:
-            files[TRAINING] = SavedState(weights)
         if self.extra:
-            self.extra.log_unsaved(self.extra.save_changed())
-            files.update(extra_files(self.extra))
+            self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))
+        files = checkpoint_files(model, optimizer, self.average, self.extra)
         extra_entries = {
             **manifest_entries(model, optimizer, self.extra),
             **self.manifest_entries(),

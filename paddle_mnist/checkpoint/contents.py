@@ -144,10 +144,22 @@ def load_checkpoint(
         extra.load_first(saved, schedule, is_own)
 
 
-def extra_files(extra: ExtraState) -> dict[str, SavedState]:
-    """Return the contents of the file of extra state by its suffix; {} if there is no state."""
-    packed = extra.packed()
-    return {EXTRA: SavedState(packed)} if packed else {}
+def checkpoint_files(
+    model: nn.Layer,
+    optimizer: paddle.optimizer.Optimizer,
+    average: WeightAverage = NO_AVERAGE,
+    extra: Optional[ExtraState] = None,
+) -> dict[str, SavedState]:
+    """Return the contents of a checkpoint's files, by their suffixes."""
+    files = {
+        PARAMS: SavedState(average.weights(model)),
+        OPTIMIZER: SavedState(optimizer.state_dict()),
+    }
+    if average is not NO_AVERAGE:
+        files[TRAINING] = SavedState(model.state_dict())
+    if extra and (packed := extra.packed()):
+        files[EXTRA] = SavedState(packed)
+    return files
 
 
 def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from paddle_mnist.hidden_state.plain_data import (
     pack,
     unpack,
 )
-from paddle_mnist.hidden_state.snapshot import Snapshot, data_snapshot, is_iterator
+from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot, is_iterator
 from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.program import weights_alone
@@ -163,7 +163,7 @@ class ExtraState:
 
         Not for those that the pass itself has changed: the caller trains them.
         """
-        changed, _ = self.changed()
+        changed, _ = self.changed(self.changes())
         used = {
             describe(place.path): place.value
             for place in walk(self.others)
@@ -172,36 +172,38 @@ class ExtraState:
         }
         require_trained(used, [self.optimizer, *self.optimizers.values()])
 
-    def changed(self) -> tuple[dict[Path, Any], list[Path]]:
-        """Return the plain values that differ from the beginning, and the paths of other values.
+    def changes(self) -> list[Change]:
+        """Return what differs from the beginning."""
+        return [change for beginning in self._beginnings for change in beginning.changes()]
+
+    def changed(self, changes: Iterable[Change]) -> tuple[dict[Path, Any], list[Path]]:
+        """Return the plain values that have changed, and the paths of other changes.
 
         A value is saved as a whole: at the shortest beginning of its path that leads to plain data.
         """
         numbers = schedule_numbers(self.optimizer)
         values: dict[Path, Any] = {}
         others: dict[Path, None] = {}
-        for beginning in self._beginnings:
-            for change in beginning.changes():
-                path = change.path
-                lengths = range(2, len(path) + 1)
-                if any(path[:length] in values or path[:length] in others for length in lengths):
-                    continue  # one of many changes in the same value
-                if path[0][1] == "schedule" and _is_in(numbers, path[1:]):
-                    continue  # the manifest has it
-                where = unit(self.roots, path, self.known)
-                if where is None:
-                    others[path] = None
-                else:
-                    values[where] = find(self.roots, where)
+        for path, _, _ in changes:
+            lengths = range(2, len(path) + 1)
+            if any(path[:length] in values or path[:length] in others for length in lengths):
+                continue  # one of many changes in the same value
+            if path[0][1] == "schedule" and _is_in(numbers, path[1:]):
+                continue  # the manifest has it
+            where = unit(self.roots, path, self.known)
+            if where is None:
+                others[path] = None
+            else:
+                values[where] = find(self.roots, where)
         return values, list(others)
 
-    def save_changed(self, has_limit: bool = True) -> list[Path]:
-        """Have checkpoints hold the values that differ from the beginning, from now on.
+    def save_changed(self, changes: Iterable[Change], has_limit: bool = True) -> list[Path]:
+        """Have checkpoints hold the values that have changed, from now on.
 
         has_limit: whether to leave out values of more than `MOST_BYTES`, except tensors of layers,
         optimizers and schedules. Returns the paths of what has changed and cannot be saved.
         """
-        changed, others = self.changed()
+        changed, others = self.changed(changes)
         others += [one for one in self.saved if not self._is_plain(find(self.roots, one))]
         new = {
             path: value

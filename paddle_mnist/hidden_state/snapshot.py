@@ -3,9 +3,9 @@
 import collections
 import operator
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -39,17 +39,10 @@ MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 LARGE = 2**16  # bytes of an array of which a digest may be kept
 # Limits for data, whose arrays may be larger than the free memory.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
+ARRAYS = (np.ndarray, paddle.Tensor, *BUFFERS)
 
 
-@dataclass(frozen=True)
-class _Digest:
-    """The SHA-256 of an array."""
-
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A value that differs from the snapshot. before, now: both values, as text."""
 
     path: Path
@@ -57,17 +50,36 @@ class Change:
     now: str
 
 
+class _Contents(NamedTuple):
+    """What an object holds: attributes by step, and its containers, each with a copy."""
+
+    attributes: Mapping[Step, Any]
+    containers: list[tuple[Any, Any]]
+
+
+class _Saved(NamedTuple):
+    """A value in a snapshot.
+
+    copy: what the value is compared with and restored from; the SHA-256 of an array that is not
+        copied; ABSENT for an alias, and for an array that is not examined.
+    is_frozen: whether it is a tensor with stop_gradient=True.
+    """
+
+    place: Place
+    copy: Any
+    is_frozen: bool
+
+
 @dataclass
 class Snapshot:
     """The current state of all values that can be reached from some roots.
 
-    roots: objects by name. known: the `id` of tensors to leave out, because they are saved and
-        restored separately.
+    roots: objects by name. known: the `id` of tensors whose values to leave out, because they are
+        saved and restored separately.
     most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
     is_state: whether an array is copied whatever its size.
-    has_internals: whether to include values that Paddle itself manages.
-    keeps_digests: keep the SHA-256 of large arrays instead of copies, and no internals; then
-        nothing can be restored.
+    keeps_digests: keep the SHA-256 of large arrays instead of copies, and nothing that Paddle
+        itself manages; then nothing can be restored.
     skipped: (attribute) the names of objects that exceed the limits.
     """
 
@@ -76,46 +88,47 @@ class Snapshot:
     most_items: int = MOST_ITEMS
     most_bytes: int = field(default_factory=lambda: MOST_BYTES)
     is_state: Callable[[Place], bool] = lambda place: False
-    has_internals: bool = True
     keeps_digests: bool = False
     skipped: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._room = self.most_bytes
-        self.has_internals = self.has_internals and not self.keeps_digests
-        # A list keeps the values alive, so that no `id` is used twice.
-        places = list(self._walk(self.skipped))
-        self._found = [place for place in places if not place.is_alias]
-        self._aliases = [place for place in places if place.is_alias and not place.is_internal]
-        self._ids = {id(found.value) for found in self._found if not is_leaf(found.value)}
-        tensors = (found for found in self._found if is_tensor(found.value))
-        self._is_frozen = {found.path: found.value.stop_gradient for found in tensors}
-        self._copies = {found.path: self._copy(found) for found in self._found}
+        self._saved: dict[Path, _Saved] = {}  # keeps values alive, so that no `id` is used twice
+        self._ids: set[int] = set()
+        self.extend()
+
+    def extend(self) -> None:
+        """Take in the values that were not there before, as they are now."""
+        for place in list(self._walk(self.skipped)):
+            path, value, is_internal, is_alias = place
+            if path in self._saved or (is_alias and is_internal):
+                continue
+            if not is_alias:
+                self._ids.add(id(value))
+            copy = ABSENT if is_alias else self._copy(place)
+            self._saved[path] = _Saved(place, copy, is_tensor(value) and value.stop_gradient)
 
     def iterators(self) -> list[str]:
         """Return the paths of iterators, whose position cannot be read."""
-        return [describe(found.path) for found in self._found if is_iterator(found.value)]
+        found = [place for place in self.places().values() if not place.is_alias]
+        return [describe(place.path) for place in found if is_iterator(place.value)]
 
     def places(self) -> dict[Path, Place]:
         """Return the values that there were, and the other names of each, by path."""
-        return {place.path: place for place in (*self._found, *self._aliases)}
+        return {path: saved.place for path, saved in self._saved.items()}
 
     def changes(self) -> list[Change]:
         """Return the values that have changed, except internal ones; only the topmost paths."""
         changed: dict[Path, Change] = {}
-        for found in self._found:
-            now = find(self.roots, found.path)
-            if not found.is_internal and (self._differs(found, now) or self._thaws(found, now)):
-                before = _show(found.value, self._copies[found.path])
-                changed[found.path] = Change(found.path, before, _show(now))
-        for alias in self._aliases:
-            now = find(self.roots, alias.path)
-            if now is not alias.value:
-                changed[alias.path] = Change(alias.path, _show(alias.value), _show(now))
-        known = {*self._copies, *(alias.path for alias in self._aliases)}
-        for found in self._walk([]):
-            if found.path not in known and not found.is_internal:
-                changed[found.path] = Change(found.path, "nothing", _show(found.value))
+        for path, saved in self._saved.items():
+            if saved.place.is_internal:
+                continue
+            now = find(self.roots, path)
+            if self._differs(saved, now):
+                changed[path] = Change(path, _show(saved.place.value, saved.copy), _show(now))
+        for place in self._walk([]):
+            if place.path not in self._saved and not place.is_internal:
+                changed[place.path] = Change(place.path, "nothing", _show(place.value))
         return list(topmost(changed).values())
 
     def put_back(self, internals: bool = True) -> None:
@@ -123,77 +136,56 @@ class Snapshot:
 
         internals: whether to restore values that Paddle itself manages, too.
         """
-        for found in self._found:
-            if internals or not found.is_internal:
-                self._restore(found)
-            if is_tensor(found.value):
-                found.value.stop_gradient = self._is_frozen[found.path]
-                if not found.value.stop_gradient:
-                    remove_gradient(found.value)
+        for place, copy, is_frozen in self._saved.values():
+            value = place.value
+            if not place.is_alias and (internals or not place.is_internal):
+                _restore(value, copy)
+            if is_tensor(value):
+                value.stop_gradient = is_frozen
+                if not is_frozen or hasattr(value, "trainable"):  # a parameter
+                    remove_gradient(value)
 
     def _walk(self, skipped: list[str]) -> Iterator[Place]:
         places = walk(self.roots, self.known, self.most_items, skipped)
-        return (place for place in places if self.has_internals or not place.is_internal)
+        return (place for place in places if not (self.keeps_digests and place.is_internal))
 
-    def _copy(self, found: Place) -> Any:
+    def _copy(self, place: Place) -> Any:
         """Return what is needed to compare a value and to restore it."""
-        value = found.value
-        if isinstance(value, GENERATORS):
-            return generator_state(value)
-        if _is_array(value):
-            return self._copy_array(found) if _has_bytes(value) else ABSENT
-        if is_leaf(value):
-            return set(value) if isinstance(value, SETS) else value
-        return _position(value) if is_iterator(value) else _contents(value)
-
-    def _copy_array(self, found: Place) -> Any:
-        value, size = found.value, nbytes(found.value)
-        if self.is_state(found):
-            is_digest = self.keeps_digests and size > LARGE and not isinstance(value, BUFFERS)
-            return _Digest(digest_of(value)) if is_digest else _copied(value)
-        if size > self._room:
-            self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
+        value = place.value
+        if not isinstance(value, ARRAYS):
+            return _data(value) if is_leaf(value) or is_iterator(value) else _contents(value)
+        if not _has_bytes(value):
             return ABSENT
-        self._room -= size
-        return _copied(value)
+        size = nbytes(value)
+        if self.is_state(place):
+            if self.keeps_digests and size > LARGE and not isinstance(value, BUFFERS):
+                return digest_of(value)
+        elif size > self._room:
+            self.skipped.append(f"{describe(place.path)} ({size / 2**20:.0f} MiB)")
+            return ABSENT
+        else:
+            self._room -= size
+        return value[:] if isinstance(value, BUFFERS) else copied_array(value)
 
-    def extend(self) -> None:
-        """Take in the values that were not there before, as they are now."""
-        known = {found.path for found in (*self._found, *self._aliases)}
-        new = [place for place in self._walk(self.skipped) if place.path not in known]
-        self._aliases += [one for one in new if one.is_alias and not one.is_internal]
-        new = [one for one in new if not one.is_alias]
-        self._found += new
-        self._ids |= {id(one.value) for one in new if not is_leaf(one.value)}
-        self._copies.update({one.path: self._copy(one) for one in new})
-        tensors = (one for one in new if is_tensor(one.value))
-        self._is_frozen.update({one.path: one.value.stop_gradient for one in tensors})
-
-    def _thaws(self, found: Place, now: Any) -> bool:
-        """Return whether a tensor was frozen or unfrozen."""
-        return is_tensor(now) and self._is_frozen.get(found.path) != now.stop_gradient
-
-    def _differs(self, found: Place, now: Any) -> bool:
-        before, copy = found.value, self._copies[found.path]
+    def _differs(self, saved: _Saved, now: Any) -> bool:
+        before, copy = saved.place.value, saved.copy
+        if saved.place.is_alias:
+            return now is not before
         if type(now) is not type(before):
             return True
-        if isinstance(before, GENERATORS):
-            return not equal(generator_state(now), copy)
-        if _is_array(before):
-            if copy is ABSENT:
-                return _has_bytes(now) != _has_bytes(before)
-            if isinstance(copy, _Digest):
-                return not _has_bytes(now) or digest_of(now) != copy.sha256
-            return not _has_bytes(now) or not equal(_comparable(now), copy)
-        if isinstance(before, SETS):
-            return bool(set(now) != copy)
-        if is_leaf(before):
-            return not equal(now, copy)
-        if is_iterator(before) and is_iterator(now):
-            return bool(_position(now) != copy)
-        if isinstance(before, dict):  # its items are compared by themselves, but not their order
-            return set(now) == set(copy[1][0]) and list(now) != list(copy[1][0])
-        return now is not before and self._is_another(before, now)
+        if is_tensor(now) and now.stop_gradient != saved.is_frozen:
+            return True
+        if isinstance(copy, _Contents):
+            if isinstance(before, dict):  # its items are compared separately, but not their order
+                ((_, kept),) = copy.containers
+                return set(now) == set(kept) and list(now) != list(kept)
+            return now is not before and self._is_another(before, now)
+        if isinstance(before, ARRAYS):
+            if copy is ABSENT or not _has_bytes(now):
+                return copy is not ABSENT or _has_bytes(now) != _has_bytes(before)
+            if isinstance(copy, str):
+                return digest_of(now) != copy
+        return not equal(_data(now), copy)
 
     def _is_another(self, before: Any, now: Any) -> bool:
         """Return whether an object was exchanged for another that is not its equal.
@@ -211,19 +203,10 @@ class Snapshot:
         except Exception:  # whatever the objects raise
             return True
 
-    def _restore(self, found: Place) -> None:
-        value, copy = found.value, self._copies[found.path]
-        if isinstance(value, GENERATORS):
-            set_generator_state(value, copy)
-        elif _is_array(value):
-            if copy is not ABSENT and not (_has_bytes(value) and equal(_comparable(value), copy)):
-                new = paddle.to_tensor(copy) if is_tensor(value) else copy
-                replace_in_place(value, new)
-        elif isinstance(value, set):
-            if value != copy:
-                replace_in_place(value, set(copy))
-        elif not is_leaf(value) and not is_iterator(value):
-            _restore_contents(value, *copy)
+
+def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
+    """Return a snapshot of data, with low limits on its size."""
+    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 
 def is_iterator(value: Any) -> bool:
@@ -240,66 +223,66 @@ def _position(iterator: Any) -> tuple[Any, ...]:
     return operator.length_hint(iterator, -1), repr(iterator)
 
 
-def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
-    """Return a snapshot of data, with low limits on its size."""
-    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, *BUFFERS)) or is_tensor(value)
-
-
-def _copied(value: Any) -> Any:
-    return value[:] if isinstance(value, BUFFERS) else copied_array(value)
-
-
-def _comparable(value: Any) -> Any:
-    """Return a tensor as an array, and all else as it is."""
-    return as_array(value) if is_tensor(value) else value
-
-
-def _has_bytes(value: Any) -> bool:
+def _has_bytes(array: Any) -> bool:
     """Return whether an array, a tensor or a buffer has values that can be copied."""
-    if isinstance(value, np.ndarray):
-        return not value.dtype.hasobject
-    return not is_tensor(value) or is_plain(value)
+    if isinstance(array, np.ndarray):
+        return not array.dtype.hasobject
+    return not is_tensor(array) or is_plain(array)
 
 
-def _containers(value: Any) -> list[Any]:
-    """Return the containers that are an object's contents: itself, or those of a layer.
+def _data(value: Any) -> Any:
+    """Return what data, or an iterator, is compared by."""
+    if is_tensor(value):
+        return as_array(value)
+    if isinstance(value, GENERATORS):
+        return generator_state(value)
+    if isinstance(value, SETS):
+        return set(value)
+    return _position(value) if is_iterator(value) else value
 
-    A layer's belong together: assigning a tensor moves an attribute from `__dict__` to the buffers.
-    """
+
+def _contents(value: Any) -> _Contents:
+    """Return what an object holds."""
+    attributes = {step: child(value, step) for step in object_graph.own_steps(value)}
+    containers = [value] if isinstance(value, (dict, list, collections.deque)) else []
     if isinstance(value, nn.Layer):
-        own = vars(value)
+        # These belong together: assigning a tensor moves an attribute from one to another.
         names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
-        return [own, *(own[name] for name in names)]
-    return [value] if isinstance(value, (dict, list, collections.deque)) else []
+        containers = [vars(value), *(vars(value)[name] for name in names)]
+    return _Contents(attributes, [(one, _copied_container(one)) for one in containers])
 
 
-def _contents(value: Any) -> tuple[dict[Step, Any], list[Any]]:
-    """Return the values that an object holds by step, and copies of its containers."""
-    steps = () if isinstance(value, nn.Layer) else object_graph.own_steps(value)
-    copies = [
-        dict(one) if isinstance(one, dict) else set(one) if isinstance(one, set) else list(one)
-        for one in _containers(value)
-    ]
-    return {step: child(value, step) for step in steps}, copies
+def _copied_container(container: Any) -> Any:
+    if isinstance(container, dict):
+        return dict(container)
+    return set(container) if isinstance(container, set) else list(container)
 
 
-def _restore_contents(value: Any, held: Mapping[Step, Any], copies: Sequence[Any]) -> None:
-    steps = () if isinstance(value, nn.Layer) else object_graph.own_steps(value)
-    for step in {*held, *steps}:
-        if child(value, step) is not held.get(step, ABSENT):
-            object_graph.assign(value, step, held.get(step, ABSENT))
-    for container, copy in zip(_containers(value), copies):
-        now, kept = _parts(container), _parts(copy)
+def _restore(value: Any, copy: Any) -> None:
+    """Give a value the contents that it had when it was copied."""
+    if isinstance(copy, _Contents):
+        _restore_contents(value, copy)
+    elif isinstance(value, GENERATORS):
+        set_generator_state(value, copy)
+    elif copy is ABSENT or not isinstance(value, (set, *ARRAYS)):
+        return
+    elif not _has_bytes(value) or not equal(_data(value), copy):
+        replace_in_place(value, paddle.to_tensor(copy) if is_tensor(value) else copy)
+
+
+def _restore_contents(value: Any, contents: _Contents) -> None:
+    for step in {*contents.attributes, *object_graph.own_steps(value)}:
+        before = contents.attributes.get(step, ABSENT)
+        if child(value, step) is not before:
+            object_graph.assign(value, step, before)
+    for container, copy in contents.containers:
+        now, kept = _items(container), _items(copy)
         if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
             container.clear()
             container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
 
-def _parts(container: Any) -> list[Any]:
+def _items(container: Any) -> list[Any]:
     """Return the items of a container, and the keys of a dictionary."""
     return [*container, *container.values()] if isinstance(container, dict) else [*container]
 

@@ -2,16 +2,15 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Union
 
 import paddle
 from paddle import nn
 
-from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState, set_state, state_of
+from paddle_mnist.hidden_state.extra_state import ExtraState, set_state, state_of
 from paddle_mnist.hidden_state.plain_data import copied
 from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
-from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.arrays import copied_array
 
@@ -23,55 +22,32 @@ class Beginning:
     """
 
     def __init__(self, model: nn.Layer, extra: ExtraState, average: WeightAverage = NO_AVERAGE):
-        self.model, self.extra, self.average = model, extra, average
+        self.model, self.average, self.parts = model, average, extra.parts
         others = Snapshot(
             extra.others,
             extra.others_known,
             is_state=lambda place: place.is_internal or extra.is_state(place.path),
         )
         self.snapshots = [others, data_snapshot(extra.data)]
-        self.parts = extra.parts
-        self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
-        layers = [model, extra.roots.get(LOSS), *self.parts.values()]
-        layers = [layer for layer in layers if isinstance(layer, nn.Layer)]
-        self._parameters = [(p, p.stop_gradient) for layer in layers for p in layer.parameters()]
         self._weights = _copies(model.state_dict())
-        self.has_average = average is not NO_AVERAGE
-        self._average = _copies(average.weights(model)) if self.has_average else {}
+        self._average = {} if average is NO_AVERAGE else _copies(average.weights(model))
+        self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
 
-    def restore_saved(self) -> None:
-        """Restore what a checkpoint holds, with the code that a resume uses.
-
-        Optimizers and schedules are left alone, because all of their state is saved in any case.
-        """
-        load_weights(self.model, self._weights, "the rehearsal")
-        if self.has_average:
-            self.average.load(self._average)
-        for name, part in self.parts.items():
-            set_state(part, copied(self._states[name]), "the rehearsal")
+    def changes(self) -> list[Change]:
+        """Return the values that have changed, except the weights and the state of parts."""
+        return [change for snapshot in self.snapshots for change in snapshot.changes()]
 
     def put_back(self) -> None:
         """Restore all values, and remove the gradients of all parameters."""
         for snapshot in self.snapshots:
             snapshot.put_back()  # first: a layer created in a pass has no saved weights
-        self.restore_saved()
+        load_weights(self.model, self._weights, "the rehearsal")
+        if self._average:
+            self.average.load(self._average)
+        for name, part in self.parts.items():
+            set_state(part, copied(self._states[name]), "the rehearsal")
         for snapshot in self.snapshots:
             snapshot.put_back()  # again: `set_state_dict` may have created new objects
-        for parameter, is_frozen in self._parameters:
-            parameter.stop_gradient = is_frozen
-            remove_gradient(parameter)
-
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Restore all values at the end of the context."""
-        try:
-            yield
-        finally:
-            self.put_back()
-
-    def changes(self) -> list[Change]:
-        """Return the values that have changed."""
-        return [change for snapshot in self.snapshots for change in snapshot.changes()]
 
     def iterators(self) -> list[str]:
         """Return the names of the iterators."""
@@ -84,13 +60,12 @@ class Beginning:
 
 
 @contextlib.contextmanager
-def data_restored(data: Mapping[str, Any]) -> Iterator[None]:
-    """Restore at the end of the context what reading samples changes, such as a cache."""
-    before = data_snapshot(data)
+def restored(beginning: Union[Beginning, Snapshot]) -> Iterator[None]:
+    """Restore all values at the end of the context, and remove the gradients of parameters."""
     try:
         yield
     finally:
-        before.put_back()
+        beginning.put_back()
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import paddle
 
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.options import flat_values
 from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.system.program import option_name
 from paddle_mnist.training.arguments import ENGINE_OPTIONS, TASK, FitArguments, compared_defaults
-from paddle_mnist.training.beginning import data_restored
+from paddle_mnist.training.beginning import restored
 from paddle_mnist.training.description import flattened
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
@@ -46,7 +47,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         step = build_step(arguments.loss, arguments.metrics, arguments.step, numerics.amp)
         evaluator = _build_evaluator(arguments, parts, step, world)
         passes = parts.loader.passes_per_step * world.size
-        with data_restored(parts.extra.data):
+        with restored(data_snapshot(parts.extra.data)):
             metrics = try_first_batch(
                 step,
                 parts.model,

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -18,9 +18,8 @@ from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.interfaces import MetricSums
 from paddle_mnist.nn.modes import evaluation_mode
-from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.training.batch_errors import located
-from paddle_mnist.training.beginning import Beginning
+from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.steps import Step, run_step
@@ -59,7 +58,7 @@ def try_first_batch(
     place = located([shard], loader, 0, 0, "the training data")
     explains = explained(shard.batch, "the first batch")
     beginning = _beginning(model, extra)
-    with rehearsing(), place, _untouched(model, beginning), explains:
+    with rehearsing(), place, restored(beginning), explains:
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -77,7 +76,7 @@ def try_first_batch(
             "the loss of the first batch has no gradient for any parameter; expected one that is "
             "computed from the model's outputs"
         )
-    with rehearsing(), _untouched(model, beginning), evaluation_mode(model), paddle.no_grad():
+    with rehearsing(), restored(beginning), evaluation_mode(model), paddle.no_grad():
         check_mean(step, model, shard.batch, is_divided, is_low_precision)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
@@ -105,7 +104,7 @@ def try_evaluation(
     batch = shard.batch
     place = located([shard], loader, 0, 0, f"the data {split!r}")
     explains = explained(batch, f"the first batch of {split}")
-    trial = _untouched(model, _beginning(model, extra)), evaluation_mode(model), paddle.no_grad()
+    trial = restored(_beginning(model, extra)), evaluation_mode(model), paddle.no_grad()
     with rehearsing(), place, trial[0], trial[1], trial[2], explains:
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
@@ -128,17 +127,6 @@ def _beginning(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Beginning,
         return Beginning(model, extra)
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
     return Snapshot({"model": model}, {id(parameter) for parameter in trained})
-
-
-@contextlib.contextmanager
-def _untouched(model: nn.Layer, beginning: Union[Beginning, Snapshot]) -> Iterator[None]:
-    """Restore what a pass may change, and remove the gradients of the parameters."""
-    try:
-        yield
-    finally:
-        beginning.put_back()
-        for parameter in model.parameters():
-            remove_gradient(parameter)
 
 
 def _first_shard(loader: Any, what: str) -> Shard:

@@ -6,20 +6,18 @@ that checkpoint. A training whose results differ cannot be resumed, and is refus
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any, Optional
 
-from paddle import nn
-
 from paddle_mnist.checkpoint.contents import (
-    extra_files,
+    checkpoint_files,
     load_checkpoint,
     manifest_entries,
     read_extra,
 )
-from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
+from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
@@ -27,11 +25,11 @@ from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES
 from paddle_mnist.hidden_state.object_graph import Path, describe, identity
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
-from paddle_mnist.hidden_state.places import find, unit, walk
+from paddle_mnist.hidden_state.places import find, walk
 from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes, pack
-from paddle_mnist.nn.ema import NO_AVERAGE
+from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.program import in_command
-from paddle_mnist.training.beginning import Beginning, data_restored
+from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
@@ -69,7 +67,7 @@ def rehearse(job: TrainingJob) -> None:
             "more if they change what is neither weights nor optimizer",
             STEPS,
         )
-    with rehearsing(), generators_restored(), data_restored(data):
+    with rehearsing(), generators_restored(), restored(data_snapshot(data)):
         is_repeatable = check_samples(loader, data, "the first batch")
         for split, valid in job.evaluator.datasets.items():
             is_repeatable &= check_samples(valid, data, f"the first batch of {split}")
@@ -94,10 +92,13 @@ class _Rehearsal:
         self.job, self.extra, self.world = job, job.parts.extra, job.world
         self.trial = TrialSteps(job)
         self.beginning = Beginning(job.parts.model, self.extra, job.parts.average)
-        self.unsaved: dict[str, str] = {}  # what to say of each change that cannot be saved
-        # The paths of values that no checkpoint is to have: at first those that are large.
+        self.unsaved: dict[str, str] = {}  # what to say of each change that is not saved
+        # The paths of values that a checkpoint may do without: of large ones, and of `SWITCHES`.
         self.large: set[Path] = set()
         self.switches: set[Path] = set()
+        # Those that the next resume does not load, and what to leave out instead if it fails.
+        self.left_out: set[Path] = set()
+        self.alternatives: list[set[Path]] = []
         self.error: Optional[Exception] = None
 
     def run(self) -> None:
@@ -109,158 +110,126 @@ class _Rehearsal:
                 listed(self.beginning.skipped),
                 REMEDY,
             )
-        with self.beginning.kept():
-            self.trial.train(0, 1, ends_epoch=False)
+        self._save(self.extra.changes())  # of callbacks' `before_training`
+        with restored(self.beginning):
+            self._train(0, 1, ends_epoch=False)
             trips = [self._trip(1, 1)]
             # The effect of a maximum, for example, shows only on the next batches, that of values
             # kept for each sample only on batches seen before. An odd number of steps lies between
             # what is compared, since two may leave a value as they found it, such as a switch.
-            if self._has_hidden_state():
+            if any(self.world.all_gather_objects(self._has_hidden_state())):
                 trips.append(self._trip(2, 4))
+            self.left_out = self.large
+            self.alternatives = [one for one in (set(), self.switches) if one != self.large]
             for trip in trips:
                 self._repeat(trip)
-        for path in self.large | self.switches:
-            self.extra.saved.pop(path, None)
-            self.extra.left.add(identity(path))
-            self.unsaved.setdefault(identity(path), describe(path))
+        for path in self.left_out:
+            self._leave_out(path, describe(path))
         self._log()
 
-    def _trip(self, start: int, count: int) -> _Trip:
-        self.trial.reads_again |= self._any(self._data_have_changed())
-        self._find_unsaved()
-        for path in self.extra.save_changed(has_limit=False):
-            self.unsaved.setdefault(identity(path), describe(path))
-        if self.world.size > 1:
-            self._leave_what_differs()
-        for path in self.extra.saved:
-            if nbytes(find(self.extra.roots, path)) > MOST_BYTES and not self.extra.is_state(path):
-                self.large.add(path)
-        checkpoint = self._checkpoint()
-        return _Trip(checkpoint, start, count, self.trial.train(start, count, ends_epoch=True))
+    def _train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
+        """Train, and have checkpoints hold what this has changed."""
+        outcome = self.trial.train(start, count, ends_epoch)
+        changes = self.beginning.changes()
+        self.trial.reads_again |= any(change.path[0][1] in DATA_ROOTS for change in changes)
+        self._save(changes)
+        self._note_gradients()
+        return outcome
 
-    def _any(self, is_so: bool) -> bool:
-        return any(self.world.all_gather_objects(is_so))
+    def _save(self, changes: Sequence[Change]) -> None:
+        """Have checkpoints hold what has changed, and note what they cannot hold."""
+        texts = {path: f"{describe(path)} from {before} to {now}" for path, before, now in changes}
+        for path in self.extra.save_changed(changes, has_limit=False):
+            self.unsaved.setdefault(identity(path), texts.get(path, describe(path)))
 
-    def _data_have_changed(self) -> bool:
-        return any(change.path[0][1] in DATA_ROOTS for change in self.beginning.changes())
+    def _note_gradients(self) -> None:
+        """Note the gradients that were left over and that the optimizer does not clear."""
+        cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
+        for place in walk(self.extra.others):
+            value = place.value
+            is_parameter = is_tensor(value) and hasattr(value, "trainable") and not place.is_alias
+            gradient = value.grad if is_parameter and id(value) not in cleared else None
+            if gradient is not None and not gradient.is_selected_rows() and gradient.any():
+                name = f"the gradient of {describe(place.path)}"
+                self.unsaved.setdefault(name, f"{name} from nothing to a gradient that is not 0")
 
     def _has_hidden_state(self) -> bool:
         """Return whether the steps so far have changed more than a training itself does."""
-        values = [path for path in self.extra.saved if path[0][1] not in ("optimizer", "schedule")]
-        self._find_unsaved()
-        changed, _ = self.extra.changed()
-        return self._any(
-            bool(values or changed or self.unsaved or self.beginning.iterators())
-            or bool(self.extra.parts or self.extra.optimizers)
-        )
-
-    def _find_unsaved(self) -> None:
-        """Note the changes that no checkpoint can hold, and the gradients that were left over."""
-        for change in self.beginning.changes():
-            where = unit(self.extra.roots, change.path, self.extra.known)
-            if where is not None:
-                self._save_large(where)
-            else:
-                text = f"{describe(change.path)} from {change.before} to {change.now}"
-                self.unsaved.setdefault(identity(change.path), text)
-        cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
-        for name, tensor in self._tensors():
-            gradient = None if id(tensor) in cleared else tensor.grad
-            if gradient is not None and not gradient.is_selected_rows() and gradient.any():
-                text = f"the gradient of {name} from nothing to a gradient that is not 0"
-                self.unsaved.setdefault(f"the gradient of {name}", text)
-
-    def _save_large(self, path: Path) -> None:
-        """Have checkpoints hold a value that is too large to be compared at each save."""
-        lengths = range(2, len(path) + 1)
         extra = self.extra
-        if nbytes(find(extra.roots, path)) > MOST_BYTES and not any(
-            path[:length] in extra.saved for length in lengths
-        ):
-            extra.saved[path] = None
+        has_parts = bool(extra.parts or extra.optimizers)
+        return has_parts or bool(extra.saved or self.unsaved or self.beginning.iterators())
 
-    def _tensors(self) -> list[tuple[str, Any]]:
-        named = [*self.extra.parameters.items()]
-        for part_name, part in self.beginning.parts.items():
-            if isinstance(part, nn.Layer):
-                named += [(f"{part_name}.{name}", p) for name, p in part.named_parameters()]
-        places = walk(self.extra.others, self.extra.others_known)
-        named += [
-            (describe(one.path), one.value)
-            for one in places
-            if is_tensor(one.value) and not one.is_alias and hasattr(one.value, "trainable")
-        ]
-        return named
+    def _trip(self, start: int, count: int) -> _Trip:
+        """Make a checkpoint, and train on. Raises ConfigError if processes differ."""
+        if self.world.size > 1:
+            self._leave_out_what_differs()
+        extra = self.extra
+        values = {path: find(extra.roots, path) for path in extra.saved}
+        self.switches |= {path for path, value in values.items() if type(value) in SWITCHES}
+        large = {path for path, value in values.items() if nbytes(value) > MOST_BYTES}
+        self.large |= {path for path in large if not extra.is_state(path)}
+        checkpoint = self._checkpoint()
+        return _Trip(checkpoint, start, count, self._train(start, count))
 
-    def _leave_what_differs(self) -> None:
+    def _leave_out(self, path: Path, text: str) -> None:
+        """Have no checkpoint hold a value. text: what to say of it."""
+        self.extra.saved.pop(path, None)
+        self.extra.left.add(identity(path))
+        self.unsaved.setdefault(identity(path), text)
+
+    def _leave_out_what_differs(self) -> None:
         """Compare the state of all processes, of which only one saves it.
 
         Raises ConfigError for parts that differ; values that do are not saved.
         """
-        extra = self.extra
-        digests = self.world.all_gather_objects(extra.digests())
+        own = {describe(path): path for path in self.extra.saved}
+        values = {name for names in self.world.all_gather_objects({*own}) for name in names}
+        digests = self.world.all_gather_objects(self.extra.digests())
         names = {name for one in digests for name in one}
-        others = {name for name in names if len({one.get(name) for one in digests}) > 1}
-        values = {describe(path): path for path in extra.saved}
-        self._refuse_differences(sorted(others - {*values}))
-        for name in sorted(others & {*values}):
-            path = values[name]
-            extra.left.add(identity(path))
-            del extra.saved[path]
-            text = f"{name}, which differs between the processes"
-            self.unsaved.setdefault(identity(path), text)
-
-    def _refuse_differences(self, names: Sequence[str]) -> None:
-        if names:
+        differing = sorted(name for name in names if len({one.get(name) for one in digests}) > 1)
+        parts = [name for name in differing if name not in values]
+        if parts:
             raise ConfigError(
-                f"{listed(names)}: after two steps, the values differ between the processes, "
+                f"{listed(parts)}: after two steps, the values differ between the processes, "
                 "because each has seen other samples and only the model's gradients are added up; "
                 "expected state that does not depend on the samples, or one process"
             )
+        for name in sorted(own.keys() & {*differing}):
+            self._leave_out(own[name], f"{name}, which differs between the processes")
 
     def _checkpoint(self) -> Checkpoint:
         """Return a checkpoint in memory, as it is written to files."""
         parts = self.job.parts
-        weights = parts.model.state_dict()
-        files = {
-            PARAMS: SavedState(parts.average.weights(parts.model)),
-            OPTIMIZER: SavedState(parts.optimizer.state_dict()),
-            **extra_files(self.extra),
-        }
-        if parts.average is not NO_AVERAGE:
-            files[TRAINING] = SavedState(weights)
+        files = checkpoint_files(parts.model, parts.optimizer, parts.average, self.extra)
         manifest = manifest_entries(parts.model, parts.optimizer, self.extra)
-        contents = {suffix: state.to_bytes() for suffix, state in files.items()}
         return Checkpoint(
             FilePath("rehearsal.json"),
             {**manifest, "files": {f"rehearsal{suffix}": {} for suffix in files}},
-            contents,
+            {suffix: state.to_bytes() for suffix, state in files.items()},
         )
 
     def _resumed(self, trip: _Trip) -> Outcome:
         """Put the beginning back, load the checkpoint as a resume does, and train."""
         parts = self.job.parts
+        checkpoint = self._without_left_out(trip.checkpoint)
         self.beginning.put_back()
-        load_checkpoint(
-            self._without_left_out(trip.checkpoint),
-            parts.model,
-            parts.optimizer,
-            parts.average,
-            extra=self.extra,
-        )
+        load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average, extra=self.extra)
         self.extra.load_rest()
-        for change in self.beginning.changes():  # which the state of a part has brought back
-            self.unsaved.pop(identity(change.path), None)
-        return self.trial.train(trip.start, trip.count, ends_epoch=True)
+        if self.unsaved:
+            for change in self.beginning.changes():  # which the state of a part has brought back
+                self.unsaved.pop(identity(change.path), None)
+        return self.trial.train(trip.start, trip.count)
 
     def _without_left_out(self, checkpoint: Checkpoint) -> Checkpoint:
-        left_out = self.large | self.switches
-        if not left_out:
+        """Return a checkpoint as it would be without the values to leave out."""
+        if not self.left_out:
             return checkpoint
         extra = read_extra(checkpoint, self.extra)
         del extra["path"]
         extra["values"] = [
-            entry for entry in extra["values"] if self.extra.unpacked_path(entry[0]) not in left_out
+            [path, value]
+            for path, value in extra["values"]
+            if self.extra.unpacked_path(path) not in self.left_out
         ]
         packed = SavedState(pack(extra, self.extra.parameters))
         return replace(checkpoint, in_memory={**checkpoint.in_memory, EXTRA: packed.to_bytes()})
@@ -271,29 +240,22 @@ class _Rehearsal:
         if not differing:
             return
         again = self._differing(trip)
-        names = again.keys() | differing.keys()
+        names = {*differing, *again}
+        # What differs each time, as a time does.
         unstable = {name for name in names if again.get(name) != differing.get(name)}
-        if self._any(bool(unstable.intersection(CORE))):
+        if unstable.intersection(CORE):
             self._refuse_what_cannot_be_repeated()
             return
-
-        def is_same(differing: Mapping[str, Any]) -> bool:
-            """Return whether no more differs than what does each time, such as a time."""
-            return not self._any(bool({*differing} - unstable))
-
-        if is_same(differing):
-            return
-        if self._any(bool(self.large)):
-            self.large = set()
-            if is_same(self._differing(trip)):
+        while {*differing} - unstable:
+            if not self.alternatives:
+                self._refuse()
                 return
-        values = {path: find(self.extra.roots, path) for path in self.extra.saved}
-        self.switches = {path for path, value in values.items() if type(value) in SWITCHES}
-        if not (self._any(bool(self.switches)) and is_same(self._differing(trip))):
-            self._refuse()
+            self.left_out = self.alternatives.pop(0)
+            differing = self._differing(trip)
 
     def _differing(self, trip: _Trip) -> dict[str, Any]:
         """Return the entries of a resumed training's outcome that are not the unbroken one's."""
+        self.error = None
         try:
             resumed = self._resumed(trip)
         except StoppedError:
@@ -303,10 +265,9 @@ class _Rehearsal:
                 raise
             self.error = error
             return {"weights": repr(error)}
-        self.error = None
         # Values may be those of the process, such as its memory; what they act on is compared.
-        values = {*self.extra.saved, *self.large, *self.switches}
-        names = {*trip.unbroken, *resumed} - {*map(describe, values)}
+        values = map(describe, {*self.extra.saved, *self.left_out})
+        names = {*trip.unbroken, *resumed}.difference(values)
         different = {n: resumed.get(n) for n in names if resumed.get(n) != trip.unbroken.get(n)}
         everywhere = self.world.all_gather_objects(different)
         return {name: value for one in reversed(everywhere) for name, value in one.items()}
@@ -343,6 +304,7 @@ class _Rehearsal:
             ) from self.error
         if not texts:
             self._refuse_what_cannot_be_repeated()
+            return
         remedy = CLEAR if all(text.startswith("the gradient") for text in texts) else REMEDY
         raise ConfigError(
             f"a step changes {listed(texts, most=3)}, and later steps depend on it, but a "

@@ -32,8 +32,7 @@ def check_samples(loader: Any, data: Mapping[str, Any], what: str) -> bool:
     # In a worker, because workers that are forked later must not share files that it opens.
     in_worker = functools.partial(map_in_workers, num_workers=1)
     map_once = in_worker if getattr(loader, "num_workers", 0) else map
-    (found,) = map_once(what_differs, iter([[what]]))
-    differs, draws = found["differs"], found["draws"]
+    ((differs, draws),) = map_once(what_differs, iter([[what]]))
     if differs and not draws and _is_function(loader):
         log.warning(
             "%s, as with a stream, so a resumed run trains on other samples than an uninterrupted "
@@ -71,35 +70,32 @@ def _is_function(loader: Any) -> bool:
     return callable(loader.batches)
 
 
-def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> dict[str, Any]:
+def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> tuple[str, bool]:
     """Read the first batch twice; return what differs, or "", and whether a generator draws."""
-
-    can_choose = hasattr(loader, "first_batch")
-
-    def read(epoch: int = 0) -> Any:
-        return loader.first_batch(epoch) if can_choose else first_batches(loader, 1)[0]
-
+    read = getattr(loader, "first_batch", lambda epoch: first_batches(loader, 1)[0])
     untouched = data_snapshot(data)
-    first = read()
+    first = read(0)
     before = data_snapshot(data)
-    is_same = _is_same_batch(first, read())
-    if is_same and can_choose:  # a cache may hold samples with the random numbers of an epoch
+    is_same = _is_same_batch(first, read(0))
+    if is_same and hasattr(
+        loader, "first_batch"
+    ):  # a cache may hold samples with the random numbers of an epoch
         cached = read(1)
         kept = listed([describe(change.path) for change in untouched.changes()])
         untouched.put_back()
         if not _is_same_batch(cached, read(1)):
             words = f"{what[0]} differs in the next epoch if it was read before: {kept} keeps it"
-            return {"differs": words, "draws": True}
+            return words, True
     changes = before.changes()
     drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
     if is_same and not drawn:
-        return {"differs": "", "draws": False}
+        return "", False
     # What only the first reading changes may have reached its end, such as a queue that is full.
     named = drawn or changes or untouched.changes()
     names = listed([describe(one.path) for one in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
     found = f": {names} {change} with each reading" if names else ""
-    return {"differs": f"{what[0]} differs when it is read again{found}", "draws": bool(drawn)}
+    return f"{what[0]} differs when it is read again{found}", bool(drawn)
 
 
 def _is_same_batch(one: Any, other: Any) -> bool:

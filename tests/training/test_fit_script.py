@@ -82,6 +82,34 @@ def test_script_without_a_guard_raises_before_it_trains(tmp_path):
 
 
 @pytest.mark.slow
+def test_value_that_only_the_main_process_changes_is_left_out(tmp_path):
+    script = tmp_path / "counting.py"
+    script.write_text(
+        f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+from fit_rows import train
+from paddle_mnist import Callback
+
+class Counter(Callback):
+    count = 0
+
+    def before_training(self, training):
+        self.is_main = training.world.is_main_process
+
+    def after_step(self, view):
+        self.count += self.is_main
+
+if __name__ == "__main__":
+    train("BatchNorm", {str(tmp_path / "run")!r}, callbacks=[Counter()], nprocs=2)
+"""
+    )
+    log = run(tmp_path, script=script).stdout
+    line = next(line for line in log.splitlines() if line.startswith("not saved, since"))
+    assert "callbacks['Counter'].count, which differs between the processes" in line
+
+
+@pytest.mark.slow
 def test_workers_of_a_killed_script_hold_no_lock(tmp_path, unbroken):
     words = ["--num_workers=2", tmp_path / "run", "7:SIGKILL"]
     run(tmp_path, *words, expect=-signal.SIGKILL)

@@ -188,6 +188,34 @@ def test_rehearsal_leaves_out_a_large_value_without_consequence(width, words, tm
     assert any(tmp_path.glob("checkpoints/*.pdstate")) == (width == 8)
 
 
+def test_rehearsal_saves_a_large_value_on_which_steps_depend(tmp_path, lines):
+    table = np.ones(5 * 2**20, "float32")
+
+    def step(model, batch):
+        if model.training:
+            table[:CLASSES] *= np.float32(1.1)
+        scale = paddle.to_tensor(table[:CLASSES])
+        return {"loss": F.cross_entropy(model(batch[0]) * scale, batch[1])}
+
+    assert train(ROW, tmp_path, **with_step(step)).stopped == "finished"
+    assert [line for line in lines() if line.startswith("saved with") and "step.table" in line]
+
+
+def test_rehearsal_leaves_no_parameter_frozen(tmp_path):
+    frozen = []
+
+    def step(model, batch):
+        first = next(iter(model.parameters()))
+        if is_rehearsal():
+            first.stop_gradient = True
+        else:
+            frozen.append(first.stop_gradient)
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    train(ROW, tmp_path, **with_step(step))
+    assert frozen and not any(frozen)
+
+
 def test_fit_trains_on_all_data_that_can_be_read_once(tmp_path, lines):
     """A stream that goes on where it was, each time it is asked for."""
     points, labels = Points().points, Points().classes.reshape([-1, 1])
