@@ -6,7 +6,6 @@ was before this process loaded a checkpoint. What was saved once is saved in eve
 """
 
 import logging
-import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Optional
@@ -237,7 +236,7 @@ class ExtraState:
             if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
                 made.append(describe(path))
             elif (
-                _is_users_function(value)  # such as a transform
+                (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
                 or path[0][1] in ("optimizer", "schedule")
                 or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
                 or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
@@ -508,12 +507,6 @@ def require_trained(parameters: Parameters, optimizers: Collection[Any]) -> None
             "one passed to fit (a function gets the model's parameters, then the loss's, and may "
             "add others) or to one in state"
         )
-
-
-def _is_users_function(value: Any) -> bool:
-    """Return whether a value is a function, or an object of the user's that can be called."""
-    is_function = isinstance(value, (types.FunctionType, types.MethodType))
-    return is_function or (callable(value) and is_users(type(value).__module__))
 
 
 def has_state(part: Any) -> bool:

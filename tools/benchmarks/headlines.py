@@ -39,8 +39,10 @@ def headlines(name: str, table: str) -> dict[str, str]:
         if source == name:
             columns, _, *rows = lines
             place = columns.index(column)
+            rows = [row for row in rows if len(row) == len(columns)]  # not those of a second table
             cells = [
-                next(row for row in rows if row[0].startswith(title))[place] for title in titles
+                next((row[place] for row in rows if row[0].startswith(title)), "")
+                for title in titles
             ]
             if all(cell[:1].isdigit() for cell in cells):
                 # Of cells such as "12,892 (12,684 to 12,980)" or "98.40% (of 3)", the first one.
