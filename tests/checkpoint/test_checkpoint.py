@@ -221,6 +221,18 @@ def test_newest_is_by_step_and_best_by_metric_the_earliest_of_equals(store):
     assert store.newest().name == "mnist_epoch11" and store.best().name == "mnist_epoch9"
 
 
+def test_checkpoint_knows_the_bytes_of_its_files_and_whether_it_is_the_best(store):
+    commit(store, [0.5, 0.9])
+    scores = [[10, 0.5], [20, 0.9], [30, 0.7]]
+    store.commit("mnist_epoch2", BYTES, replace(state_of(3, 0.7), scores=scores))
+    newest = store.newest()
+    best = {one.step: one.is_best_of(newest) for one in store.all()}
+    assert best == {10: False, 20: True, 30: False}
+    assert not newest.is_best_of(None)
+    newest.path.with_suffix(OPTIMIZER).unlink()
+    assert newest.size == newest.path.stat().st_size + len(BYTES[PARAMS])
+
+
 def test_best_that_is_damaged_gives_the_next_best(store):
     commit(store, [0.5, 0.9, 0.7])
     (store.folder / "mnist_epoch1.pdopt").unlink()
