@@ -1,5 +1,6 @@
 """The configuration: what is wrong is named in one line; what is right survives YAML."""
 
+import os
 import re
 
 import pytest
@@ -22,6 +23,7 @@ def parse(*argv) -> TrainConfig:
     ("field", "text", "value"),
     [
         ("seed", "0123", 123),
+        ("seed", "1_000", 1000),
         ("log_every", "1:30", None),
         ("learning_rate", "1e-3", 0.001),
         ("output", "2024-01-31", "2024-01-31"),
@@ -39,6 +41,10 @@ def test_value_means_the_same_in_a_file_and_on_a_command_line(tmp_path, field, t
                 parse("--recipe", "default", *argv)
         else:
             assert parse("--recipe", "default", *argv).options[field] == value, argv
+
+
+def test_output_below_the_home_folder_is_expanded():
+    assert parse("--output", "~/run").output == os.path.expanduser("~/run")
 
 
 @pytest.mark.parametrize(
