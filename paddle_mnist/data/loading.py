@@ -17,7 +17,7 @@ class Loading(Options):
     collate_fn: makes a batch of a list of samples; by default they are stacked.
     num_workers: the number of processes that read samples ahead; 0 reads them in this one.
     order: (epoch) -> the indices of the epoch's training samples, int64 [N], in place of `shuffle`.
-        It is called once an epoch, and its answer is saved with the checkpoints.
+        It is called once an epoch, and checkpoints contain its result.
     random: whether samples draw from the global generators of random numbers, even if those of
         the first batch do not: the generators are then seeded for each sample.
     drop_last: whether to leave out the last batch of an epoch of training samples if it is short.

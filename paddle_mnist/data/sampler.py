@@ -12,16 +12,16 @@ from paddle_mnist.system.program import as_option
 
 
 class EpochOrder:
-    """The order of each epoch's samples, from a function of the caller's.
+    """Calls the caller's function for the order of an epoch's samples, and keeps the result.
 
     The function is called once an epoch, so it may depend on what the training has become, such as
-    the loss of each sample. Its answer is part of the state: a run that resumes inside an epoch
-    reads the rest of it in the same order.
+    the loss of each sample. Its result is part of the state: a run that resumes inside an epoch
+    reads the rest of the epoch in the same order.
 
     order: (epoch) -> the indices of the epoch's samples, int64 [N].
     length: of the dataset.
 
-    Raises ConfigError for indices of another type or shape, or outside the dataset.
+    A call raises ConfigError for indices of another type or shape, or outside the dataset.
     """
 
     def __init__(self, order: Callable[[int], np.ndarray], length: int):
@@ -29,6 +29,7 @@ class EpochOrder:
         self._epoch, self._indices = -1, np.zeros(0, np.int64)
 
     def __call__(self, epoch: int) -> np.ndarray:
+        """Return the indices of an epoch's samples, int64 [N]."""
         if epoch != self._epoch:
             with data_error(f"the order of epoch {epoch}"):
                 indices = np.asarray(self._order(epoch))

@@ -77,9 +77,8 @@ def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> 
     first = read(0)
     before = data_snapshot(data)
     is_same = _is_same_batch(first, read(0))
-    if is_same and hasattr(
-        loader, "first_batch"
-    ):  # a cache may hold samples with the random numbers of an epoch
+    # A cache may hold samples with the random numbers of an epoch.
+    if is_same and hasattr(loader, "first_batch"):
         cached = read(1)
         kept = listed([describe(change.path) for change in untouched.changes()])
         untouched.put_back()
