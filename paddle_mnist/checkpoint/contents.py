@@ -141,7 +141,7 @@ def load_checkpoint(
         averaged = checkpoint.load(PARAMS)
         average.load(matching_weights(model, averaged, checkpoint.path.with_suffix(PARAMS)))
     if extra and saved:
-        extra.load_first(saved, schedule, is_own)
+        extra.load_values(saved, schedule, is_own)
 
 
 def checkpoint_files(

@@ -47,9 +47,14 @@ class RunFiles:
         self._name = name
 
     @property
+    def name(self) -> str:
+        """The name of the model, with which the names of its checkpoints begin."""
+        return self._name or self._recorded_name()
+
+    @property
     def weights(self) -> Path:
         """The file of the final weights, `{name}.pdparams`."""
-        return self.path / f"{self._name or self._recorded_name()}{PARAMS}"
+        return self.path / f"{self.name}{PARAMS}"
 
     def _recorded_name(self) -> str:
         """Return the name of the model that was trained here, from its weights and checkpoints."""

@@ -8,7 +8,7 @@ was before this process loaded a checkpoint. What was saved once is saved in eve
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, Optional
+from typing import Any
 
 import paddle
 from paddle import nn
@@ -101,7 +101,6 @@ class ExtraState:
         self.optimizers: dict[Path, paddle.optimizer.Optimizer] = {}
         self.told: set[str] = set()
         self._was_frozen = self._frozen()
-        self._loaded: Optional[tuple[Mapping[str, Any], bool]] = None
         self._find_optimizers()
         self._beginnings = [
             Snapshot(
@@ -132,23 +131,10 @@ class ExtraState:
         return path[0][1] != "model" and is_registered(find(self.roots, path[:-1]), path[-1])
 
     def begin(self) -> None:
-        """Find what the callbacks have made before the training, and restore its state, too."""
-        before = set(self.optimizers)
+        """Find what the callbacks have made before the training."""
         self._find_optimizers()
         for beginning in self._beginnings:
             beginning.extend()
-        self.load_rest({*self.optimizers} - before)
-
-    def load_rest(self, new: Collection[Path] = ()) -> None:
-        """Load what `load_first` may have left out, and require the objects of the run.
-
-        new: the paths of optimizers that have been made since then.
-        """
-        if self._loaded:
-            (saved, schedule), self._loaded = self._loaded, None
-            self._require_names(saved, saved["path"])
-            self.load_optimizers(saved, only=new)
-            self.load_values(saved, schedule)
 
     def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
         own = set(map(id, self.parameters.values()))
@@ -293,7 +279,7 @@ class ExtraState:
         return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
 
     def unpacked(self, packed: Mapping[str, Any], path: FilePath) -> dict[str, Any]:
-        """Return the contents of a file, by kind, for `load_first` and `load_optimizers`.
+        """Return the contents of a file, by kind, for `load_optimizers` and `load_values`.
 
         packed: what `packed` returned. path: of the file, for errors. Raises CheckpointError.
         """
@@ -305,22 +291,14 @@ class ExtraState:
             saved.update(contents)
         return {**saved, "path": path}
 
-    def load_optimizers(
-        self,
-        saved: Mapping[str, Any],
-        is_own: bool = True,
-        only: Optional[Collection[Path]] = None,
-    ) -> None:
-        """Load the other optimizers. This changes their parameters, so load those afterwards.
-
-        only: the paths of those to load, if not all.
-        """
+    def load_optimizers(self, saved: Mapping[str, Any], is_own: bool = True) -> None:
+        """Load the other optimizers. This changes their parameters, so load those afterwards."""
+        if is_own:
+            self._require_names(saved, saved["path"])
         for path, optimizer in self.optimizers.items():
             contents = saved["optimizers"].get(describe(path))
-            if only is not None and path not in only:
-                continue
             if contents is None or not (is_own or path[0][1] == "optimizer"):
-                continue  # `load_rest` raises for the same training
+                continue
             parameters = self._parameters_of(optimizer)
             load_structured_state(
                 optimizer,
@@ -331,14 +309,6 @@ class ExtraState:
                 f"{saved['path']}: {describe(path)} does not fit",
                 contents["schedule"],
             )
-
-    def load_first(self, saved: Mapping[str, Any], schedule: bool, is_own: bool) -> None:
-        """Load what is there before the callbacks' `before_training`.
-
-        `load_rest` loads all. For the arguments, see `load_checkpoint`.
-        """
-        self._loaded = (saved, schedule) if is_own else None
-        self.load_values(saved, schedule, is_own, is_complete=False)
 
     def load_result(self, saved: Mapping[str, Any]) -> None:
         """Load the state of a finished run, except for optimizers and what callbacks count.

@@ -110,7 +110,7 @@ class DigitReport(Figures):
         threads: Optional[int] = 0
         if why_not_compiled() is None:
             threads = None if config.net.fast_conv == "off" else config.net.conv_threads()
-        samples = (training.job.steps or 0) * config.batch_size
+        samples = (training.steps or 0) * config.batch_size
         suggestion = hint(config.processes, config.device, config.batch_size, samples, threads)
         if suggestion:
             log.info("%s", suggestion)
@@ -161,7 +161,7 @@ class DigitReport(Figures):
             "params": sum(parameter.size for parameter in training.model.parameters()),
             "seed": self.config.seed,
             "world_size": training.world.size,
-            "device": training.job.device,
+            "device": training.device,
             "train_seconds": result.seconds,
             "data_seconds": round(self.data_seconds, 3),
             "samples_per_second": round(state.samples / state.train_seconds, 1),

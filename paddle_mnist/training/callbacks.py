@@ -1,11 +1,11 @@
 """`Callback`: what a caller of `fit` adds to a training. Imports no paddle."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
-from paddle_mnist.interfaces import Observer
+from paddle_mnist.interfaces import Evaluator, MetricSums, Observer
 from paddle_mnist.options import Options
 from paddle_mnist.progress import TrainState
 
@@ -13,10 +13,16 @@ if TYPE_CHECKING:
     import paddle
     from paddle import nn
 
+    from paddle_mnist.hidden_state.extra_state import ExtraState
     from paddle_mnist.monitor.profiler import Profiler
+    from paddle_mnist.nn.ema import WeightAverage
+    from paddle_mnist.nn.schedule import Schedule
     from paddle_mnist.parallel.world import World
-    from paddle_mnist.training.job import TrainingJob
+    from paddle_mnist.training.arguments import FitArguments
     from paddle_mnist.training.run_directory import RunDirectory
+    from paddle_mnist.training.steps import Step
+
+AnyCallback = TypeVar("AnyCallback", bound="Callback")
 
 # What a resume compares, and is no hyperparameter; a dashboard would take `name` for the run's.
 NOT_CHOSEN = ("parameters", "valid", "name")
@@ -49,50 +55,75 @@ class FitResult:
         return {**vars(self), "metrics": dict(self.metrics), **names}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Training:
     """A training of `fit` as its callbacks see it: to read, not to change.
 
+    model: the net that is trained, with the weights of the newest step.
+    optimizer: the optimizer of its parameters.
     run: its directory: `run.path`, `run.checkpoints.folder`, `run.metrics` (the path of
         `metrics.jsonl`), `run.figures`, ...
+    world: the processes: `world.rank`, `world.size`, `world.is_main_process`.
     state: where it stands, now and after each step: `epoch`, `step`, `samples`, `metrics`, `best`,
-        ...; None in `run_opened`, before that is known.
-    job: everything else that was asked for; unlike the rest it may change in any version.
+        ...; in `run_opened` at step 0, since only afterwards `fit` decides where to resume.
+
+    Unlike these, the others may change in any version.
+    arguments: those of `fit`. device: the name of Paddle's device.
+    loader: batches of the training data, with their order. schedule: when the optimizer's learning
+    rate changes. average: a moving average of the weights, or `NO_AVERAGE`. extra: state that is
+    elsewhere. step, metric_examples: see `Trainer`.
+    evaluator: evaluates the splits. tags: of the metrics that it gives.
+    callbacks: with those that are there by default.
+    compared: the values that a resume compares, by names such as "optimizer.beta1".
+    config: the contents of `config.yaml`.
     """
 
-    job: "TrainingJob"
+    arguments: "FitArguments"
+    world: "World"
+    device: str
     run: "RunDirectory"
-    state: Optional[TrainState] = None
-
-    @property
-    def model(self) -> "nn.Layer":
-        """The net that is trained, with the weights of the newest step."""
-        return self.job.parts.model
-
-    @property
-    def optimizer(self) -> "paddle.optimizer.Optimizer":
-        """The optimizer of its parameters."""
-        return self.job.parts.optimizer
+    model: "nn.Layer"
+    optimizer: "paddle.optimizer.Optimizer"
+    schedule: "Schedule"
+    loader: Any
+    average: "WeightAverage"
+    extra: "ExtraState"
+    step: "Step"
+    evaluator: Evaluator
+    callbacks: "Sequence[Callback]"
+    state: TrainState
+    metric_examples: Mapping[str, MetricSums] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    compared: Mapping[str, Any] = field(default_factory=dict)
+    config: str = ""
 
     @property
     def steps(self) -> Optional[int]:
         """The number of steps in all epochs; None if the data have no length."""
-        return self.job.steps
+        from paddle_mnist.data.loader import length_of
+
+        steps = (length_of(self.loader) or 0) * self.arguments.epochs
+        return min(steps, self.arguments.loading.max_steps or steps) or None
 
     @property
     def hyperparameters(self) -> Mapping[str, object]:
         """The chosen values that decide the result: plain ones, by names such as "batch_size"."""
-        compared = self.job.request.config
-        return {k: v for k, v in compared.items() if k.partition(".")[0] not in NOT_CHOSEN}
+        return {k: v for k, v in self.compared.items() if k.partition(".")[0] not in NOT_CHOSEN}
 
     @property
-    def world(self) -> "World":
-        """The processes: `world.rank`, `world.size`, `world.is_main_process`."""
-        return self.job.world
+    def log_every(self) -> int:
+        """The number of steps between log lines."""
+        return min(steps for callback in self.callbacks if (steps := callback.log_every))
 
-    def at(self, state: TrainState) -> "Training":
-        """Return the same training at another place."""
-        return replace(self, state=state)
+    def callback(self, kind: type[AnyCallback]) -> Optional[AnyCallback]:
+        """Return the first callback of a class; None if there is none."""
+        return next((one for one in self.callbacks if isinstance(one, kind)), None)
+
+    def is_over(self, state: TrainState) -> bool:
+        """Return whether all epochs or steps are trained."""
+        max_steps = self.arguments.loading.max_steps
+        has_all_steps = max_steps is not None and state.step >= max_steps
+        return has_all_steps or state.epoch == self.arguments.epochs
 
 
 class Callback(Observer):
@@ -115,7 +146,7 @@ class Callback(Observer):
     log_every: Optional[int] = None
     options: Sequence[Options] = ()
 
-    def check_job(self, job: "TrainingJob") -> None:
+    def check_training(self, training: Training) -> None:
         """Raise ConfigError for what does not fit the training; called before a file is written."""
 
     def config_entries(self) -> Mapping[str, object]:

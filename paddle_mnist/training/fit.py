@@ -31,7 +31,7 @@ from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.program import as_option, in_command
 from paddle_mnist.system.surroundings import descriptors_open, usable_home
 from paddle_mnist.training.arguments import FitArguments
-from paddle_mnist.training.build import build_job
+from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.initialize import find_start
@@ -161,7 +161,35 @@ def fit(
     everything is saved; if your code does not catch it, the program ends with exit code 128 + the
     signal's number. A handler of your own for one of the last three stays.
     """
-    arguments = FitArguments(**locals())  # first of all: later there are other local variables
+    arguments = FitArguments(  # which parses those that may have several types
+        model=model,
+        train=train,
+        valid=valid,
+        optimizer=optimizer,
+        loss=loss,
+        metrics=metrics,
+        step=step,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        output=output,  # type: ignore[arg-type]
+        name=name,
+        monitor=monitor,
+        mode=mode,
+        device=device,
+        state=state,
+        resume=resume,  # type: ignore[arg-type]
+        fresh=fresh,
+        override=override,  # type: ignore[arg-type]
+        must_match=must_match,
+        callbacks=callbacks,
+        saving=saving,
+        loading=loading,
+        evaluating=evaluating,
+        start=start,
+        processes=processes,
+        numerics=numerics,
+    )
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "a new process of this training imports the script, which calls fit again; expected "
@@ -227,7 +255,7 @@ def _fit(arguments: FitArguments) -> FitResult:
     lines = BufferingHandler(sys.maxsize)  # until train.log is open
     log.addHandler(lines)
     try:
-        job = build_job(arguments)
+        training = build_training(arguments)
     finally:
         log.removeHandler(lines)
     start = arguments.start
@@ -236,21 +264,22 @@ def _fit(arguments: FitArguments) -> FitResult:
         def check_source() -> None:  # what it returned would be sent to all processes
             find_start(start)
 
-        job.world.run_on_main(check_source)
-    name, saving = job.model_name, arguments.saving
-    earlier = lines.buffer
-    with open_run(arguments.output, job.world, name, saving, arguments.fresh, earlier) as run:
-        training, opened = Training(job, run), list[Callback]()
+        training.world.run_on_main(check_source)
+    with open_run(training, lines.buffer):
+        opened = list[Callback]()
         with _closing(opened):
-            for callback in job.callbacks:
+            for callback in training.callbacks:
                 opened.append(callback)
                 callback.run_opened(training)
-            checkpoint = resume_point(job, run)
-            if run.mirror:
-                run.mirror.changed()  # it may lack what this run has
+            checkpoint = resume_point(training)
+            if training.run.mirror:
+                training.run.mirror.changed()  # it may lack what this run has
+            if not checkpoint:
+                return _train(training)
+            training.state = checkpoint.state
             result = result_so_far(training, checkpoint)
-            if checkpoint and result:
-                return _repeat(training.at(checkpoint.state), result, checkpoint)
+            if result:
+                return _repeat(training, result, checkpoint)
             return _train(training, checkpoint)
 
 
@@ -286,19 +315,18 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
 
     The model and the other objects, which the caller may hold, get what they had at the end.
     """
-    model, world = training.model, training.world
+    model, world, extra = training.model, training.world, training.extra
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
     world.broadcast(model.state_dict().values())
-    extra = training.job.parts.extra
     try:
         extra.load_result(read_extra(checkpoint, extra))
     except CheckpointError as error:  # the result stands, whatever the program has become
         log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)
     with signals.interruptible():
-        for callback in training.job.callbacks:
+        for callback in training.callbacks:
             callback.already_finished(training, result)
-    compared = [*code_comparison(checkpoint.manifest, training.job.request)]
+    compared = [*code_comparison(training, checkpoint)]
     exception = f", except that of {listed(compared)}" if compared else ""
     log.info(
         "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s%s",
@@ -310,35 +338,31 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     return result
 
 
-def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
+def _train(training: Training, checkpoint: Optional[Checkpoint] = None) -> FitResult:
     """Train what is left, evaluate, and report."""
-    job, run = training.job, training.run
-    state = resume_or_initialize(job, run, checkpoint)
-    training = training.at(state)
-    for callback in job.callbacks:
-        callback.before_training(training)
-    job.parts.extra.begin()
+    run, world = training.run, training.world
+    resume_or_initialize(training, checkpoint)
     if not checkpoint:
-        if isinstance(job.arguments.model, nn.Layer):
+        if isinstance(training.arguments.model, nn.Layer):
             log.info(
                 "the model is an instance: its initial weights were drawn before fit seeded the "
                 "generators, so the same script may give other results; expected a function that "
                 "builds it, or paddle.seed before it is built"
             )
-        if job.arguments.saving.rehearse:  # a checkpoint says what else is to be saved
-            rehearse(job)
-    for callback in job.callbacks:
+        if training.arguments.saving.rehearse:  # a checkpoint says what else is to be saved
+            rehearse(training)
+    for callback in training.callbacks:
         callback.before_first_step(training)
-    train_epochs(job, run, state, checkpoint)
-    for callback in job.callbacks:
+    train_epochs(training, checkpoint)
+    for callback in training.callbacks:
         callback.after_last_step(training)
-    checkpoint_name = load_final_weights(job, run, state)
-    result = make_result(training, state, checkpoint_name)
+    checkpoint_name = load_final_weights(training)
+    result = make_result(training, checkpoint_name)
     entries = result_entries(training, result)
-    job.world.run_on_main(lambda: run.write_result(entries))
+    world.run_on_main(lambda: run.write_result(entries))
     log_result(training, result)
-    job.world.run_on_main(lambda: warn_of_losses(entries))
+    world.run_on_main(lambda: warn_of_losses(entries))
     with signals.interruptible():  # a result is not lost with its figures
-        for callback in job.callbacks:
+        for callback in training.callbacks:
             callback.after_training(training, result)
     return result

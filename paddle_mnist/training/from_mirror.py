@@ -7,20 +7,21 @@ from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, OutdatedForma
 from paddle_mnist.checkpoint.mirror import Copy
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import another_mirror, as_option
-from paddle_mnist.training.resume import ResumeRequest, check_config_unchanged
+from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.resume import check_config_unchanged
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
 
-def fetch_from_mirror(run: RunDirectory, request: ResumeRequest, needs_best: bool) -> None:
+def fetch_from_mirror(training: Training) -> None:
     """Download the newest checkpoint of the mirror, unless the run is as new or newer.
 
-    needs_best: whether the run ends with its best checkpoint.
     Raises ConfigError if the mirror holds another run, or one of another configuration, or if both
     went on; CheckpointError if the mirror cannot be reached and the run is not on this machine, or
     if nothing in the mirror is intact.
     """
+    run, arguments = training.run, training.arguments
     if not run.mirror:
         return
     local = _newest(run)
@@ -28,19 +29,19 @@ def fetch_from_mirror(run: RunDirectory, request: ResumeRequest, needs_best: boo
     if copy is None:
         return
     newest = copy.checkpoints[-1] if copy.checkpoints else None
-    if newest and request.resume == "off" and not local:
+    if newest and arguments.resume == "off" and not local:
         raise ConfigError(
             f"resume is off, but {run.mirror.url} holds {newest.name}; start over with "
             f"{as_option('fresh')}, which moves it aside, or choose {another_mirror()}"
         )
     if newest:
-        check_config_unchanged(newest, request, run, where=run.mirror.url)
+        check_config_unchanged(training, newest, where=run.mirror.url)
     if newest and local:
         _check_same_run(run, local, copy)
         if not _is_older(run, local, copy):
             return
     if newest or (copy.damaged and not local):
-        _download(run, copy, local, needs_best)
+        _download(run, copy, local, arguments.ends_with_best)
 
 
 def _newest(run: RunDirectory) -> Optional[Checkpoint]:

@@ -5,7 +5,7 @@ import os
 import platform
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Optional
 
 import numpy
@@ -19,14 +19,10 @@ from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
 from paddle_mnist.data.loader import length_of
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.plain_data import digest_of
-from paddle_mnist.nn.ema import WeightAverage
-from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.nn.state_dict import load_weights
-from paddle_mnist.parallel.world import World
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import weights_alone
+from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
@@ -34,58 +30,37 @@ log = logging.getLogger("paddle_mnist")
 BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the weights taken over
 
 
-@dataclass(frozen=True)
-class TrainingParts:
-    """The parts of a training: all that it changes, and the data that it is trained on.
+def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = False) -> None:
+    """Load a checkpoint into everything that a training changes.
 
-    loader: batches of the training data, with their order: a `BatchLoader` or an `ExternalLoader`.
-    schedule: when the optimizer's learning rate changes. average: a moving average of the weights,
-    or `NO_AVERAGE`. extra: state that is elsewhere.
-    """
-
-    model: nn.Layer
-    loader: Any
-    schedule: Schedule
-    optimizer: paddle.optimizer.Optimizer
-    average: WeightAverage
-    extra: ExtraState
-
-
-def restore(
-    parts: TrainingParts, checkpoint: Checkpoint, elsewhere: str, new_schedule: bool = False
-) -> TrainState:
-    """Load a checkpoint into the parts, and return the state from which to continue.
-
-    elsewhere: what to choose to train elsewhere.
-    new_schedule: take the learning rate from the schedule in `parts`, at the checkpoint's step,
+    new_schedule: take the learning rate from the present schedule, at the checkpoint's step,
         instead of the saved one. A schedule that follows a metric cannot tell it, and goes on.
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
-    state = checkpoint.state
-    steps = length_of(parts.loader)
+    state, schedule = checkpoint.state, training.schedule
+    steps = length_of(training.loader)
     if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
             f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
             "number as in the run: the batch size and the number of samples cannot be overridden; "
-            f"choose {elsewhere}"
+            f"choose {training.run.elsewhere()}"
         )
-    moves = new_schedule and not parts.schedule.needs_metric
+    moves = new_schedule and not schedule.needs_metric
     load_checkpoint(
         checkpoint,
-        parts.model,
-        parts.optimizer,
-        parts.average,
+        training.model,
+        training.optimizer,
+        training.average,
         schedule=not moves,
-        extra=parts.extra,
+        extra=training.extra,
     )
     if moves:
-        parts.schedule.move_to(state.step, state.epoch)
+        schedule.move_to(state.step, state.epoch)
     log.info("resuming after step %d, from %s", state.step, checkpoint.path)
-    return state
 
 
-def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[str, Any]:
+def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:
     """Take over what another training has learned; return its manifest, {} if it has none.
 
     The main process reads it, and broadcasts it. Raises CheckpointError if there is none, or it
@@ -94,33 +69,31 @@ def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[
 
     def read() -> SavedWeights:
         weights = find_start(start)
-        if start.weights_only or not weights.checkpoint or world.size == 1:
+        if start.weights_only or not weights.checkpoint or training.world.size == 1:
             return weights
         # It is sent to processes that may not share this disk.
         return replace(weights, checkpoint=weights.checkpoint.read_into_memory())
 
-    weights = world.run_on_main(read)
+    weights = training.world.run_on_main(read)
     if start.weights_only:
         if start.partial:
-            _load_what_fits(parts.model, weights)
+            _load_what_fits(training.model, weights)
         else:
-            load_weights(parts.model, weights.values, weights.path)
+            load_weights(training.model, weights.values, weights.path)
         log.info("starting from the weights in %s", weights.path)
-        parts.average.load(parts.model.state_dict())
         return weights.manifest
     checkpoint = weights.checkpoint
     assert checkpoint is not None  # `find_start` has checked it
     # Without the learning rate: the schedule starts anew.
     load_checkpoint(
         checkpoint,
-        parts.model,
-        parts.optimizer,
+        training.model,
+        training.optimizer,
         schedule=False,
-        extra=parts.extra,
+        extra=training.extra,
         is_own=False,
     )
     log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
-    parts.average.load(parts.model.state_dict())
     return checkpoint.manifest
 
 
@@ -155,18 +128,18 @@ def find_start(start: StartFrom) -> SavedWeights:
     return weights
 
 
-def state_digest(parts: TrainingParts, state: TrainState) -> str:
+def state_digest(training: Training) -> str:
     """Return the SHA-256 of all that the next step depends on: weights, optimizer, average, state.
 
     Processes that train together compare it before they start.
     """
     return digest_of(
         [
-            state.as_dict(),
-            parts.model.state_dict(),
-            dict(sorted(parts.optimizer.state_dict().items())),
-            parts.average.weights(parts.model),
-            parts.extra.digests(),
+            training.state.as_dict(),
+            training.model.state_dict(),
+            dict(sorted(training.optimizer.state_dict().items())),
+            training.average.weights(training.model),
+            training.extra.digests(),
         ]
     )
 

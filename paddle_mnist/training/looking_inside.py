@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from paddle_mnist.monitor.profiler import Profile as StepProfile
     from paddle_mnist.monitor.profiler import Profiler
     from paddle_mnist.monitor.watch import LayerWatch
-    from paddle_mnist.training.job import TrainingJob
 
 log = logging.getLogger("paddle_mnist")
 
@@ -49,8 +48,8 @@ class Watch(Callback, Options):
                 training.model,
                 every=self.every,
                 train_only=True,
-                start=training.state.step if training.state else 0,
-                passes_per_step=training.job.parts.loader.passes_per_step,
+                start=training.state.step,
+                passes_per_step=training.loader.passes_per_step,
             )
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
@@ -138,9 +137,9 @@ class PrintLayers(Callback, Options):
     )
     _passes: "Optional[ForwardPasses]" = field(default=None, init=False, repr=False)
 
-    def check_job(self, job: "TrainingJob") -> None:
+    def check_training(self, training: Training) -> None:
         for name in TUTORIAL_BATCHES:
-            self._batches(name, job.steps)
+            self._batches(name, training.steps)
 
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.monitor.print_layers import print_in_batches
@@ -148,15 +147,15 @@ class PrintLayers(Callback, Options):
         if not training.world.is_main_process or not (self.shapes or self.contents):
             return
         shapes, contents = (
-            self._batches(name, training.job.steps, is_logged=True) for name in TUTORIAL_BATCHES
+            self._batches(name, training.steps, is_logged=True) for name in TUTORIAL_BATCHES
         )
         self._passes = print_in_batches(
             training.model,
             shapes,
             contents,
-            start=training.state.step if training.state else 0,
+            start=training.state.step,
             print_fn=log.info,
-            passes_per_step=training.job.parts.loader.passes_per_step,
+            passes_per_step=training.loader.passes_per_step,
         )
 
     def _batches(self, name: str, total: Optional[int], is_logged: bool = False) -> Sequence[int]:

@@ -1,17 +1,21 @@
-"""`build_parts`: build the net, its optimizer and the loader of its data, as `fit` asks for."""
+"""Build the net, its optimizer and what else a training needs, as the arguments of `fit` say."""
 
+import functools
 import logging
 import random
 from collections.abc import Sequence
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.loader import BatchLoader, length_of
 from paddle_mnist.data.sampler import EpochOrder, ShardSpec
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.extra_state import (
     LOSS,
@@ -22,16 +26,26 @@ from paddle_mnist.hidden_state.extra_state import (
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of
+from paddle_mnist.parallel.gradients import (
+    GradientExchange,
+    SingleProcessGradients,
+    build_gradient_exchange,
+)
 from paddle_mnist.parallel.world import World
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.arguments import FitArguments
-from paddle_mnist.training.initialize import TrainingParts
+from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
+from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
 
 
-def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
-    """Build the net and its optimizer, seeded, and the loader of the training data."""
+def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> Training:
+    """Build the net and its optimizer, seeded, the loaders of the data, and what evaluates."""
     paddle.seed(arguments.seed)
     random.seed(arguments.seed)
     np.random.seed(arguments.seed)
@@ -41,12 +55,11 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
         optimizer = optimizer([*model.parameters(), *loss.parameters()])
     _check_kind(optimizer)
-    # Weights that were drawn before the seed could matter differ from process to process.
+    # Weights initialised before seeding differ between processes.
     for layer in (model, loss):
         world.broadcast(layer.state_dict().values())
     numerics = arguments.numerics
     schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
-    average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
     loader = _training_loader(arguments, world)
     order = loader.sampler.own_order if isinstance(loader, BatchLoader) else None
     extra = _extra_state(arguments, model, optimizer, order)
@@ -55,7 +68,86 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
     left = {name: p for name, p in named.items() if not p.stop_gradient}
     require_trained(left, [optimizer, *extra.optimizers.values()])
-    return TrainingParts(model, loader, schedule, optimizer, average, extra)
+    step = build_step(arguments.loss, arguments.metrics, arguments.step, numerics.amp)
+    return Training(
+        arguments=arguments,
+        world=world,
+        device=device,
+        run=RunDirectory(arguments.output, arguments.name or checkpoint_name(model)),
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        loader=loader,
+        average=ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE,
+        extra=extra,
+        step=step,
+        evaluator=_evaluator(arguments, schedule, step, world),
+        callbacks=arguments.all_callbacks,
+        state=new_state(arguments),
+    )
+
+
+def new_state(arguments: FitArguments, step: int = 0) -> TrainState:
+    """Return the state before the first step. step: or before another one of the first epoch."""
+    monitor, mode = arguments.monitored
+    return TrainState(step=step, position=step, monitor=monitor, mode=mode)
+
+
+def _evaluator(
+    arguments: FitArguments, schedule: Schedule, step: Step, world: World
+) -> EpochEvaluator:
+    if schedule.needs_metric and not arguments.splits:
+        raise ConfigError(
+            "the schedule is a ReduceOnPlateau, which follows a metric, but nothing is "
+            "evaluated; expected valid data too"
+        )
+    evaluating = arguments.evaluating
+    batch_size = evaluating.batch_size or arguments.batch_size
+    return EpochEvaluator(
+        step,
+        {
+            split: _loader(data, arguments, batch_size, shuffle=False)
+            for split, data in arguments.splits.items()
+        },
+        every_epochs=evaluating.every_epochs,
+        epochs=arguments.epochs,
+        world=world,
+        every_steps=evaluating.every_steps,
+        max_steps=arguments.loading.max_steps,
+    )
+
+
+def new_trainer(
+    training: Training, model_path: Path, state: TrainState, **collaborators: Any
+) -> Trainer:
+    """Return a trainer of a training's net. state: where it begins. Others: see `Trainer`."""
+    return Trainer(
+        model_path,
+        training.model,
+        training.optimizer,
+        step=training.step,
+        metric_examples=training.metric_examples,
+        schedule=training.schedule,
+        average=training.average,
+        state=state,
+        reseed=functools.partial(reseed, training.arguments.seed),
+        exchange=_gradient_exchange(training),
+        **collaborators,
+    )
+
+
+def _gradient_exchange(training: Training) -> Union[SingleProcessGradients, GradientExchange]:
+    loss = training.extra.roots.get(LOSS)
+    loss = loss if isinstance(loss, nn.Layer) else None
+    if others := [*training.extra.optimized.values()]:
+        loss = nn.LayerList([*filter(None, [loss]), nn.ParameterList(others)])
+    return build_gradient_exchange(
+        training.model,
+        training.world,
+        training.arguments.processes.grad_shards,
+        accumulates=training.loader.passes_per_step > 1,
+        loss=loss,
+    )
 
 
 def _extra_state(
@@ -144,7 +236,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
     """Return the loader of the training data, divided into the shards of this process."""
     loading, steps = arguments.loading, arguments.loading.steps_per_epoch
     own = {"shuffle": loading.shuffle, "order": loading.order, "drop_last": loading.drop_last}
-    loader = loader_of(arguments.train, arguments, arguments.batch_size, **own)
+    loader = _loader(arguments.train, arguments, arguments.batch_size, **own)
     grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
     shards = grad_shards or world.size
     if not hasattr(loader, "sharded"):
@@ -169,7 +261,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
     return loader.ending_after(steps) if steps else loader
 
 
-def loader_of(data: Any, arguments: FitArguments, batch_size: int, **own: Any) -> Any:
+def _loader(data: Any, arguments: FitArguments, batch_size: int, **own: Any) -> Any:
     """Open data as `loading` says. own: arguments of `open_loader` that splits do not share."""
     loading = arguments.loading
     shared = {name: getattr(loading, name) for name in ("collate_fn", "num_workers", "random")}

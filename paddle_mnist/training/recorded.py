@@ -16,6 +16,7 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.object_graph import is_users
 from paddle_mnist.options import Options, flat_values
 from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
+from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.description import (
     describe_data,
     describe_object,
@@ -25,18 +26,18 @@ from paddle_mnist.training.description import (
     describe_schedule,
     flattened,
 )
-from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.own_code import assigned_names, hash_of_code, own_code
 
 
-def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
+def describe(training: Training) -> dict[str, Any]:
     """Describe the net, its optimizer and the data, by the groups that a resume compares.
 
     Left out is what `must_match` names, and what a builder says that is a group of options.
     """
+    arguments = training.arguments
     seed, num_workers = arguments.seed, arguments.loading.num_workers
     description: dict[str, Any] = {
-        "parameters": describe_parameters(parts.model, parts.extra.optimized),
+        "parameters": describe_parameters(training.model, training.extra.optimized),
         "data": describe_data(arguments.train, seed, num_workers),
         "valid": {
             split: describe_data(data, seed, num_workers)
@@ -44,11 +45,11 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
         },
     }
     if not isinstance(arguments.optimizer, Options):
-        description["optimizer"] = describe_optimizer(parts.optimizer, parts.model)
-        description["schedule"] = describe_schedule(parts.optimizer)
+        description["optimizer"] = describe_optimizer(training.optimizer, training.model)
+        description["schedule"] = describe_schedule(training.optimizer)
     if arguments.loading.order is not None:
-        description["order"] = describe_order(parts.loader.sampler.own_order)
-    description |= _describe_task(arguments, parts.model)
+        description["order"] = describe_order(training.loader.sampler.own_order)
+    description |= _describe_task(arguments, training.model)
     must_match = arguments.must_match or {}
     replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]
     return {name: group for name, group in description.items() if name not in replaced}
@@ -81,35 +82,33 @@ def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
     }
 
 
-def compared(
-    arguments: FitArguments, parts: TrainingParts, description: Mapping[str, Any]
-) -> dict[str, Any]:
+def compared(training: Training, description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that a resume compares. Raises ConfigError for others than plain ones."""
+    arguments = training.arguments
     must_match = flattened(arguments.must_match or {})
     must_match = {name: one for name, one in must_match.items() if (name, one) != (CODE, True)}
     values = {**flattened(description), **compared_values(arguments.groups)}
-    values["name"] = arguments.name or checkpoint_name(parts.model)
+    values["name"] = arguments.name or checkpoint_name(training.model)
     if arguments.valid is not None:
         values |= dict(zip(("monitor", "mode"), arguments.monitored))
-    if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
+    if arguments.ends_with_best or training.schedule.needs_metric:  # which count evaluations
         values["eval_every_epochs"] = arguments.evaluating.every_epochs
         values["eval_every_steps"] = arguments.evaluating.every_steps
     return _as_json({**values, **must_match})
 
 
-def as_yaml(
-    arguments: FitArguments, compared: Mapping[str, Any], description: Mapping[str, Any]
-) -> str:
+def as_yaml(training: Training, description: Mapping[str, Any]) -> str:
     """Return the contents of `config.yaml`: all options, and what a resume compares."""
+    arguments = training.arguments
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in flat_values(arguments.groups).items()
         if name not in ("resume", "override")
     }
     entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
-    entries |= {name: value for name, value in compared.items() if "." not in name}
+    entries |= {name: value for name, value in training.compared.items() if "." not in name}
     entries |= _as_json({**(arguments.must_match or {}), **description})
-    for callback in arguments.all_callbacks:
+    for callback in training.callbacks:
         entries |= plain(callback.config_entries() or {})
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
 

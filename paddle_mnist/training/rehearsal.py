@@ -30,7 +30,7 @@ from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes, pack
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, restored
-from paddle_mnist.training.job import TrainingJob
+from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
 from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
@@ -47,7 +47,7 @@ CLEAR = "call clear_grad() before the backward pass that adds to it"
 SWITCHES = (bool, str, bytes, type(None))
 
 
-def rehearse(job: TrainingJob) -> None:
+def rehearse(training: Training) -> None:
     """Find the state that checkpoints would lose, and have them save it or refuse it.
 
     Afterwards, everything is as before: the weights, the attributes of callbacks, the generators
@@ -57,7 +57,7 @@ def rehearse(job: TrainingJob) -> None:
     Raises ConfigError for state that cannot be saved, for samples that differ when they are read
     again, and for state that differs between processes.
     """
-    loader, data = job.parts.loader, job.parts.extra.data
+    loader, data = training.loader, training.extra.data
     if not can_be_repeated(loader):
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
@@ -69,10 +69,10 @@ def rehearse(job: TrainingJob) -> None:
         )
     with rehearsing(), generators_restored(), restored(data_snapshot(data)):
         is_repeatable = check_samples(loader, data, "the first batch")
-        for split, valid in job.evaluator.datasets.items():
+        for split, valid in training.evaluator.datasets.items():
             is_repeatable &= check_samples(valid, data, f"the first batch of {split}")
         if is_repeatable:
-            _Rehearsal(job).run()
+            _Rehearsal(training).run()
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class _Trip:
 
 
 class _Rehearsal:
-    """The rehearsal of a job on its first batches."""
+    """The rehearsal of a training on its first batches."""
 
-    def __init__(self, job: TrainingJob):
-        self.job, self.extra, self.world = job, job.parts.extra, job.world
-        self.trial = TrialSteps(job)
-        self.beginning = Beginning(job.parts.model, self.extra, job.parts.average)
+    def __init__(self, training: Training):
+        self.training, self.extra, self.world = training, training.extra, training.world
+        self.trial = TrialSteps(training)
+        self.beginning = Beginning(training.model, self.extra, training.average)
         self.unsaved: dict[str, str] = {}  # what to say of each change that is not saved
         # The paths of values that a checkpoint may do without: of large ones, and of `SWITCHES`.
         self.large: set[Path] = set()
@@ -144,7 +144,7 @@ class _Rehearsal:
 
     def _note_gradients(self) -> None:
         """Note the gradients that were left over and that the optimizer does not clear."""
-        cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
+        cleared = {id(parameter) for parameter in optimizer_parameters(self.training.optimizer)}
         for place in walk(self.extra.others):
             value = place.value
             is_parameter = is_tensor(value) and hasattr(value, "trainable") and not place.is_alias
@@ -199,9 +199,9 @@ class _Rehearsal:
 
     def _checkpoint(self) -> Checkpoint:
         """Return a checkpoint in memory, as it is written to files."""
-        parts = self.job.parts
-        files = checkpoint_files(parts.model, parts.optimizer, parts.average, self.extra)
-        manifest = manifest_entries(parts.model, parts.optimizer, self.extra)
+        training = self.training
+        files = checkpoint_files(training.model, training.optimizer, training.average, self.extra)
+        manifest = manifest_entries(training.model, training.optimizer, self.extra)
         return Checkpoint(
             FilePath("rehearsal.json"),
             {**manifest, "files": {f"rehearsal{suffix}": {} for suffix in files}},
@@ -210,11 +210,12 @@ class _Rehearsal:
 
     def _resumed(self, trip: _Trip) -> Outcome:
         """Put the beginning back, load the checkpoint as a resume does, and train."""
-        parts = self.job.parts
+        training = self.training
         checkpoint = self._without_left_out(trip.checkpoint)
         self.beginning.put_back()
-        load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average, extra=self.extra)
-        self.extra.load_rest()
+        load_checkpoint(
+            checkpoint, training.model, training.optimizer, training.average, extra=self.extra
+        )
         if self.unsaved:
             for change in self.beginning.changes():  # which the state of a part has brought back
                 self.unsaved.pop(identity(change.path), None)
@@ -280,7 +281,7 @@ class _Rehearsal:
 
     def _refuse_what_cannot_be_repeated(self) -> None:
         """Raise ConfigError, except on a GPU, where sums may be computed in any order."""
-        if self.job.device.startswith("gpu"):
+        if self.training.device.startswith("gpu"):
             log.info(
                 "repeating the first steps gave different bits on this device, so a resumed run "
                 "will not end with the same bits; deterministic=True selects algorithms that do"
@@ -320,7 +321,7 @@ class _Rehearsal:
         if saved:
             log.info("saved with checkpoints, since steps change it: %s", listed(saved))
             in_passes = [name for name in saved if not name.startswith("callbacks")]
-            if in_passes and self.job.parts.loader.passes_per_step * self.world.size > 1:
+            if in_passes and self.training.loader.passes_per_step * self.world.size > 1:
                 log.warning(
                     "each pass may change %s, and the result may depend on the number of shards "
                     "and processes",

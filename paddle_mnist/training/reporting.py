@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from paddle_mnist.metrics.console import BarWriter, LogWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
-    from paddle_mnist.training.job import TrainingJob
 
 log = logging.getLogger("paddle_mnist")
 
@@ -54,11 +53,10 @@ class Console(Callback, Options):
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.metrics.console import BarWriter, LogWriter
 
-        job = training.job
         if training.world.is_main_process:
-            self._lines = LogWriter(job.arguments.epochs, job.steps)
-            self._bar = BarWriter(job.steps)
-            self._bar.advance(training.state.step if training.state else 0)
+            self._lines = LogWriter(training.arguments.epochs, training.steps)
+            self._bar = BarWriter(training.steps)
+            self._bar.advance(training.state.step)
 
     def after_step(self, view: View) -> None:
         if self._bar:
@@ -115,28 +113,28 @@ class VisualDL(Callback, Options):
     @staticmethod
     def board(training: Training) -> "VisualDLWriter":
         """Return the writer of a training's pages; only that of the main process writes any."""
-        return (training.job.callback(VisualDL) or VisualDL(()))._opened(training)
+        return (training.callback(VisualDL) or VisualDL(()))._opened(training)
 
     def _opened(self, training: Training) -> "VisualDLWriter":
         from paddle_mnist.metrics.visualdl import HISTOGRAMS, VisualDLWriter
 
         if self._board is None:
-            job, run = training.job, training.run
+            run = training.run
             pages = self.pages if training.world.is_main_process else ()
-            watch = job.callback(Watch)
-            every = (watch and watch.every) or job.log_every
-            if job.steps:  # a short training gets about HISTOGRAMS of each, too
-                every = min(every, max(1, job.steps // HISTOGRAMS))
+            watch = training.callback(Watch)
+            every = (watch and watch.every) or training.log_every
+            if training.steps:  # a short training gets about HISTOGRAMS of each, too
+                every = min(every, max(1, training.steps // HISTOGRAMS))
             self._board = VisualDLWriter(
                 run.new_visualdl_folder() if pages else run.visualdl,
                 pages,
                 every,
-                ("train", *job.evaluator.datasets),
-                training.state.step if training.state else 0,
+                ("train", *training.evaluator.datasets),
+                training.state.step,
             )
         return self._board
 
-    def check_job(self, job: "TrainingJob") -> None:
+    def check_training(self, training: Training) -> None:
         from paddle_mnist.metrics.visualdl import require_pages
 
         require_pages(self.pages)
@@ -147,8 +145,8 @@ class VisualDL(Callback, Options):
         from paddle_mnist.training.results import describe_training
 
         board = self._opened(training)
-        board.text("configuration", training.job.config)
-        board.text("environment", environment(training.job.device))
+        board.text("configuration", training.config)
+        board.text("environment", environment(training.device))
         board.text(ABOUT, describe_training(training))
 
     def after_step(self, view: View) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.interfaces import as_number
-from paddle_mnist.progress import HIGHEST_IS_BEST, TrainState
+from paddle_mnist.progress import HIGHEST_IS_BEST
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.initialize import BEFORE
 from paddle_mnist.training.run_directory import RunDirectory
@@ -20,12 +20,12 @@ LOST = "lost"  # of result.json: how much of an accuracy a continued training ha
 TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
 
 
-def make_result(training: Training, state: TrainState, checkpoint_name: str) -> FitResult:
+def make_result(training: Training, checkpoint_name: str) -> FitResult:
     """Return the result; the evaluation that the training ended with is not repeated."""
-    job, run = training.job, training.run
-    is_evaluated = state.metrics and set(job.tags) <= set(state.metrics)
-    metrics = dict(state.metrics if is_evaluated else job.evaluator.metrics(job.parts.model))
-    for callback in job.callbacks:
+    run, state = training.run, training.state
+    is_evaluated = state.metrics and set(training.tags) <= set(state.metrics)
+    metrics = dict(state.metrics if is_evaluated else training.evaluator.metrics(training.model))
+    for callback in training.callbacks:
         name = f"{type(callback).__name__}.final_metrics"
         more = callback.final_metrics(training) or {}
         metrics.update({tag: as_number(value, tag, name) for tag, value in more.items()})
@@ -36,7 +36,7 @@ def make_result(training: Training, state: TrainState, checkpoint_name: str) -> 
         epochs=state.epoch,
         steps=state.step,
         seconds=round(state.train_seconds, 3),
-        stopped="finished" if job.is_over(state) else EARLY,
+        stopped="finished" if training.is_over(state) else EARLY,
     )
 
 
@@ -48,7 +48,7 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     }
     if before := training.run.checkpoints.context.get(BEFORE):
         entries |= {BEFORE: before, LOST: _lost(before, result.metrics)}
-    for callback in training.job.callbacks:
+    for callback in training.callbacks:
         entries.update(plain(callback.result_entries(training, result) or {}))
     return entries
 
@@ -77,7 +77,7 @@ def warn_of_losses(entries: Mapping[str, Any]) -> None:
 
 def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
     """Return the result of a run that is finished; None if something is left to do."""
-    job, run = training.job, training.run
+    run = training.run
     if not checkpoint:
         return None
 
@@ -87,8 +87,8 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             return None
         state = checkpoint.state
         # With other values, a callback may no longer ask to stop there.
-        is_early = values.get("stopped") == EARLY and not job.arguments.override
-        if not job.is_over(state) and not is_early:
+        is_early = values.get("stopped") == EARLY and not training.arguments.override
+        if not training.is_over(state) and not is_early:
             return None
         older = {
             "metrics": state.metrics,
@@ -98,16 +98,16 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
         }
         values = {**older, **values, "stopped": "already finished"}
         if "checkpoint" not in values or not all(
-            callback.has_result(values) for callback in job.callbacks
+            callback.has_result(values) for callback in training.callbacks
         ):
             log.warning("%s lacks entries; evaluating again", run.result)
             return None
-        if not set(job.tags) <= set(values["metrics"]):
+        if not set(training.tags) <= set(values["metrics"]):
             log.info("the result lacks some of the requested metrics; evaluating again")
             return None
         return as_fit_result(run, values)
 
-    return job.world.run_on_main(find)
+    return training.world.run_on_main(find)
 
 
 def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
@@ -127,22 +127,21 @@ def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
 
 def describe_training(training: Training) -> str:
     """Return in one line what is trained, and from which step on."""
-    job = training.job
-    parts, world = job.parts, job.world
-    parameters = sum(parameter.size for parameter in parts.model.parameters())
-    steps = "" if job.steps is None else f", {job.steps:,} steps"
-    devices = job.device if world.size == 1 else f"{world.size} processes, {job.device}"
-    step = training.state.step if training.state else 0
+    model, world, arguments = training.model, training.world, training.arguments
+    parameters = sum(parameter.size for parameter in model.parameters())
+    steps = "" if training.steps is None else f", {training.steps:,} steps"
+    devices = training.device if world.size == 1 else f"{world.size} processes, {training.device}"
+    step = training.state.step
     resumed = f"; resumed after step {step:,}" if step else ""
     return (
-        f"{type(parts.model).__name__}, {parameters:,} parameters; {job.arguments.epochs} epochs"
-        f"{steps}; {type(parts.optimizer).__name__}, seed {job.arguments.seed}; {devices}{resumed}"
+        f"{type(model).__name__}, {parameters:,} parameters; {arguments.epochs} epochs"
+        f"{steps}; {type(training.optimizer).__name__}, seed {arguments.seed}; {devices}{resumed}"
     )
 
 
 def describe_result(training: Training, result: FitResult) -> str:
     """Return in one line the metrics of a result, and how long they took."""
-    callbacks = training.job.callbacks
+    callbacks = training.callbacks
     summaries = [text for callback in callbacks if (text := callback.summary(training, result))]
     metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
     words = "; ".join(summaries) or metrics or "not evaluated"

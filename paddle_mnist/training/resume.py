@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import paddle
@@ -11,10 +10,17 @@ import paddle
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saved_weights import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
-from paddle_mnist.options import require_known
+from paddle_mnist.options import flat_values, require_known
 from paddle_mnist.system.program import another_mirror, as_option
-from paddle_mnist.training.arguments import CODE, PYTHON, TASK
-from paddle_mnist.training.description import LABELS, SAMPLES
+from paddle_mnist.training.arguments import (
+    CODE,
+    ENGINE_OPTIONS,
+    PYTHON,
+    TASK,
+    compared_defaults,
+)
+from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.description import LABELS, SAMPLES, flattened
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
@@ -32,44 +38,25 @@ FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
 FORMER_PREFIX = "binding."
 
 
-@dataclass(frozen=True)
-class ResumeRequest:
-    """A request to resume, with the values that must match.
-
-    resume: "auto", "off" (start at step 0), or the path of a checkpoint or run.
-    epochs: how many the training is to have in all.
-    config: the values that decide the result, by name; those of a group have names such as
-        "optimizer.beta1". must_match: the names of those that the caller has added.
-    override: names of values, or groups, that may differ from the run's.
-    defaults: values of options that a run did not have yet, by name.
-    """
-
-    resume: str
-    epochs: int
-    config: Mapping[str, Any]
-    must_match: Collection[str] = ()
-    override: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-
-def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Checkpoint]:
+def find_resume_point(training: Training) -> Optional[Checkpoint]:
     """Return the checkpoint from which a training resumes, or None to start at step 0.
 
     Raises ConfigError, with a diff, if the configuration or the data differs from the run's in
     what decides the result; CheckpointError if there are checkpoints but none is intact.
     """
+    run, resume = training.run, training.arguments.resume
     run.checkpoints.remove_temporary_files()
     newest = run.checkpoints.newest(quarantine_damaged=True)
     if not newest:
-        _check_nothing_is_lost(run, request)
+        _check_nothing_is_lost(run, resume)
     checkpoint = newest
-    if request.resume == "off" and newest:
+    if resume == "off" and newest:
         raise ConfigError(
             f"resume is off, but {run.path} holds {newest.name}; start over with "
             f"{as_option('fresh')}, which moves it aside, or choose {run.elsewhere()}"
         )
-    if request.resume not in ("auto", "off"):
-        requested = find_checkpoint(request.resume, run)
+    if resume not in ("auto", "off"):
+        requested = find_checkpoint(resume, run)
         requested.verify()
         if newest and run.owns(requested) and requested.step < newest.step:
             raise ConfigError(
@@ -79,11 +66,11 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
     if checkpoint:
         where = None if run.owns(checkpoint) else str(checkpoint.path)
-        check_config_unchanged(checkpoint, request, run, where)
+        check_config_unchanged(training, checkpoint, where)
     return checkpoint
 
 
-def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
+def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
     """Raise CheckpointError if a run without a checkpoint must have had one."""
     folder = run.checkpoints.folder
     if run.config.exists() and folder.is_symlink() and not folder.exists():
@@ -103,37 +90,32 @@ def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
         )
 
 
-def check_override(
-    run: RunDirectory,
-    override: Sequence[str],
-    config: Mapping[str, Any],
-    options: Collection[str],
-) -> None:
-    """Raise ConfigError if `override` names what neither this training nor the run has.
-
-    config: the values that a resume compares. options: further names that may be given.
-    """
+def check_override(training: Training) -> None:
+    """Raise ConfigError if `override` names what neither this training nor the run has."""
+    override, run = training.arguments.override, training.run
     newest = run.checkpoints.all()[-1:] if override else ()
     stored = [name for checkpoint in newest for name in checkpoint.manifest.get("config") or ()]
-    names = [*config, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
+    names = [*training.compared, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
     groups = [name.partition(".")[0] for name in names]
+    options = {*ENGINE_OPTIONS, *flat_values(training.arguments.groups)}
     require_known(override, {*names, *groups, *options, *DERIVED}, "override")
 
 
 def check_config_unchanged(
-    checkpoint: Checkpoint, request: ResumeRequest, run: RunDirectory, where: Optional[str] = None
+    training: Training, checkpoint: Checkpoint, where: Optional[str] = None
 ) -> None:
     """Raise ConfigError, with a diff, unless the training goes on as the checkpoint's began.
 
-    where: what holds the values, if not the directory of `run`.
+    where: what holds the values, if not the run directory.
     """
+    run, epochs = training.run, training.arguments.epochs
     where = where or str(run.path)
     if checkpoint.manifest.get("config") is None:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
             "weights in your own code, as the tutorial does"
         )
-    changes = config_changes(checkpoint.manifest, request, is_own=run.owns(checkpoint))
+    changes = config_changes(training, checkpoint)
     if changes:
         names = [name for name, _, _ in changes]
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
@@ -149,23 +131,22 @@ def check_config_unchanged(
         elsewhere = another_mirror() if is_of_mirror else run.elsewhere()
         lines.append(_ways_out(names, where == str(checkpoint.path), elsewhere))
         raise ConfigError(f"{where} holds a run with other values:\n" + "\n".join(lines))
-    comparison = code_comparison(checkpoint.manifest, request).items()
+    comparison = code_comparison(training, checkpoint).items()
     if changed := [name for name, is_same in comparison if not is_same]:
         log.warning(
             "the code of %s, or a value that it uses, has changed since the run began",
             listed(changed),
         )
     begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
-    if request.epochs < begun:
+    if epochs < begun:
         raise ConfigError(
-            f"epochs is {request.epochs}, but {where} has {begun} begun or done; expected at "
-            "least as many"
+            f"epochs is {epochs}, but {where} has {begun} begun or done; expected at least as many"
         )
 
 
-def code_comparison(manifest: Mapping[str, Any], request: ResumeRequest) -> dict[str, bool]:
+def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
     """Return by name whether the caller's code is the run's; {} with another version of Python."""
-    stored, present = manifest["config"], request.config
+    stored, present = checkpoint.manifest["config"], training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
@@ -173,20 +154,19 @@ def code_comparison(manifest: Mapping[str, Any], request: ResumeRequest) -> dict
     return {name: old == new for name, (old, new) in hashes.items() if old}  # else it is new
 
 
-def config_changes(
-    manifest: Mapping[str, Any], request: ResumeRequest, is_own: bool
-) -> list[tuple[str, Any, Any]]:
-    """Return (name, value in the run, value now) for each difference that is not overridden.
-
-    is_own: whether the checkpoint is in the directory of the run that resumes.
-    """
-    stored = {**request.defaults, **_stored_config(manifest)}
-    current = {**request.defaults, **request.config}
-    allowed = request.override if is_own else (*request.override, *START_FIELDS)
+def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
+    """Return (name, value in the run, value now) for each difference that is not overridden."""
+    arguments, manifest = training.arguments, checkpoint.manifest
+    defaults = compared_defaults(arguments.groups)  # a run may be older than the option
+    stored = {**defaults, **_stored_config(manifest)}
+    current = {**defaults, **training.compared}
+    must_match = flattened(arguments.must_match or {})
+    is_own = training.run.owns(checkpoint)
+    allowed = arguments.override if is_own else (*arguments.override, *START_FIELDS)
     # Paddle's objects have other attributes in other versions. A change of code is only warned of.
     is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
     skipped = {CODE} if is_same_paddle else {*TASK}
-    skipped -= {name.partition(".")[0] for name in request.must_match}
+    skipped -= {name.partition(".")[0] for name in must_match}
     if stored.get(PYTHON) != current.get(PYTHON):
         skipped.add(CODE)
     groups = {name.partition(".")[0] for name in stored if "." in name}
@@ -194,7 +174,7 @@ def config_changes(
         (name, stored.get(name), current.get(name))
         for name in dict.fromkeys([*current, *stored])
         if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
-        and (name in stored or name in request.must_match or name.partition(".")[0] in groups)
+        and (name in stored or name in must_match or name.partition(".")[0] in groups)
         and not _is_among(name, (*allowed, *skipped))
         and (name in stored.keys() & current.keys() or not _is_loose(name))
     ]

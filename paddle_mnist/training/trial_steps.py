@@ -1,23 +1,23 @@
 """`TrialSteps`: steps that are trained on trial, on the first batches, without writing anything."""
 
 import copy
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional
 
 import paddle
 
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.loader import Shard, first_batches
-from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import DivergedError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.interfaces import Observer, View, Writer, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.progress import TrainState
+from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator
-from paddle_mnist.training.job import TrainingJob
+from paddle_mnist.training.parts import new_state, new_trainer
 from paddle_mnist.training.trainer import Trainer
 
 CORE = ("metrics", "weights", "average")  # entries of an outcome that may never differ
@@ -28,23 +28,24 @@ Outcome = dict[str, Any]  # what came of some steps: metrics, and digests of all
 
 
 class TrialSteps:
-    """Trains the first steps of a job on trial, without writing anything.
+    """Trains the first steps of a training on trial, without writing anything.
 
     reads_again: (attribute) whether to read the batches again each time, because the data depend on
         what is tried.
     """
 
-    def __init__(self, job: TrainingJob):
-        self.job, self.reads_again = job, False
+    def __init__(self, training: Training):
+        self.training, self.reads_again = training, False
         self._batches: list[Any] = []
         self._evaluated: dict[str, list[Any]] = {}
 
     def _read(self, count: int) -> list[Any]:
         """Return the first batches of the training data, and read the first of each split."""
         if self.reads_again or len(self._batches) < count:
-            self._batches = first_batches(self.job.parts.loader, count)
+            self._batches = first_batches(self.training.loader, count)
             self._evaluated = {
-                split: first_batches(data, 1) for split, data in self.job.evaluator.datasets.items()
+                split: first_batches(data, 1)
+                for split, data in self.training.evaluator.datasets.items()
             }
         return self._batches
 
@@ -61,39 +62,32 @@ class TrialSteps:
         reported: Outcome = {}
         trainer = self._trainer(start, metrics, reported)
         try:
-            trainer.train_epoch(_with_batches(self.job.parts.loader, batches), 0, start)
+            trainer.train_epoch(_with_batches(self.training.loader, batches), 0, start)
             if ends_epoch:
                 trainer.end_epoch()
         except DivergedError as error:  # not an error yet: the training itself may not diverge
             metrics.append(str(error))
-        parts = self.job.parts
-        outcome = {"metrics": metrics, "weights": digest_of(parts.model.state_dict())}
-        if parts.average is not NO_AVERAGE:
-            outcome["average"] = digest_of(parts.average.weights(parts.model))
-        return {**reported, **parts.extra.digests(), **outcome}
+        model, average = self.training.model, self.training.average
+        outcome = {"metrics": metrics, "weights": digest_of(model.state_dict())}
+        if average is not NO_AVERAGE:
+            outcome["average"] = digest_of(average.weights(model))
+        return {**reported, **self.training.extra.digests(), **outcome}
 
     def _trainer(self, start: int, metrics: list[str], reported: Outcome) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""
-        job, parts = self.job, self.job.parts
+        training = self.training
         evaluated = {
-            split: _with_batches(job.evaluator.datasets[split], batches)
+            split: _with_batches(training.evaluator.datasets[split], batches)
             for split, batches in self._evaluated.items()
         }
-        return Trainer(
-            "",
-            parts.model,
-            parts.optimizer,
-            step=job.step,
-            metric_examples=job.metric_examples,
-            schedule=parts.schedule,
-            average=parts.average,
-            evaluator=EpochEvaluator(job.step, evaluated, world=job.world),
+        return new_trainer(
+            training,
+            Path(),
+            new_state(training.arguments, step=start),
+            evaluator=EpochEvaluator(training.step, evaluated, world=training.world),
             writer=_Metrics(metrics),
-            observers=[_Listener(callback, reported) for callback in job.callbacks],
-            state=job.new_state(step=start, position=start),
+            observers=[_Listener(callback, reported) for callback in training.callbacks],
             log_every=1,
-            reseed=functools.partial(reseed, job.arguments.seed),
-            exchange=job.gradient_exchange(),
         )
 
 

@@ -28,9 +28,9 @@ ROW = "SGD with clipping"  # five steps an epoch
 ATTRIBUTES = ("ends_with_best", "log_every", "options")
 HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
 IN_A_RUN = """
-    config_entries check_job run_opened manifest_entries before_training before_first_step profiler
-    should_stop on_epoch_start after_step write after_epoch after_last_step final_metrics
-    result_entries summary after_training close
+    config_entries check_training run_opened before_training manifest_entries
+    before_first_step profiler should_stop on_epoch_start after_step write after_epoch
+    after_last_step final_metrics result_entries summary after_training close
 """.split()
 
 
@@ -264,6 +264,24 @@ def test_more_patience_continues_a_training_and_less_ends_it_where_it_stands(tmp
     assert train_patiently(2, run).stopped == "already finished"
     with pytest.raises(ConfigError, match="early_stop_patience: 2 in the run, 3 now"):
         train_patiently(3, run)
+
+
+class Pretrained(Callback):
+    """Gives the net weights from elsewhere, before it is trained."""
+
+    def before_training(self, training):
+        for parameter in training.model.parameters():
+            parameter.set_value(paddle.full_like(parameter, 0.1))
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_weights_set_before_training_resume_as_they_were_trained(ema, tmp_path):
+    unbroken = train(ROW, tmp_path / "whole", callbacks=[Pretrained()], ema=ema)
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[Pretrained(), StopsAt(7, stop)], ema=ema)
+    assert bits(train(ROW, tmp_path / "run", callbacks=[Pretrained()], ema=ema)) == bits(unbroken)
+    with_other_weights = train(ROW, tmp_path / "plain", ema=ema)
+    assert bits(with_other_weights)["weights"] != bits(unbroken)["weights"]
 
 
 class Plan(Callback):

@@ -373,7 +373,7 @@ class History(Callback):
         self.rows, self.bar = csv.writer(self.file), None
 
     def before_training(self, training):
-        self.training, self.bar = training, tqdm(total=training.job.steps, disable=None)
+        self.training, self.bar = training, tqdm(total=training.steps, disable=None)
 
     def after_step(self, view):
         self.view = view

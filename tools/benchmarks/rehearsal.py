@@ -66,8 +66,8 @@ def _time(training: Callable, is_rehearsed: bool, folder: Any) -> Figures:
 
     class State(Callback):
         def after_last_step(self, training: Any) -> None:
-            parts = training.job.parts
-            state = [*parts.model.state_dict().values(), *parts.optimizer.state_dict().values()]
+            parts = (training.model, training.optimizer)
+            state = [tensor for part in parts for tensor in part.state_dict().values()]
             sizes = [one.size * one.element_size() for one in state if hasattr(one, "element_size")]
             taken["state"] = sum(sizes) / 2**20
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
     from paddle_mnist.parallel.world import World
-    from paddle_mnist.training.initialize import TrainingParts
+    from paddle_mnist.training.callbacks import Training
 
 
-def build_parts(arguments: Mapping[str, Any], world: "Optional[World]" = None) -> "TrainingParts":
+def build_parts(arguments: Mapping[str, Any], world: "Optional[World]" = None) -> "Training":
     """Build the net, the optimizer and the loader as they are before the first step of `fit`.
 
     arguments: those of `fit`, as `paddle_mnist.mnist.setup.parts` returns them.
@@ -17,8 +17,8 @@ def build_parts(arguments: Mapping[str, Any], world: "Optional[World]" = None) -
     """
     from paddle_mnist import fit
     from paddle_mnist.parallel.world import ALONE
-    from paddle_mnist.training import parts
     from paddle_mnist.training.arguments import FitArguments
+    from paddle_mnist.training.parts import new_training
 
     defaults = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
-    return parts.build_parts(FitArguments(**{**defaults, **arguments}), world or ALONE)
+    return new_training(FitArguments(**{**defaults, **arguments}), world or ALONE)
