@@ -130,11 +130,17 @@ class ExtraState:
         # What a model keeps in an attribute and not in its weights may be a cache.
         return path[0][1] != "model" and is_registered(find(self.roots, path[:-1]), path[-1])
 
-    def begin(self) -> None:
-        """Find what the callbacks have made before the training."""
+    def begin(self, saves: bool = False) -> None:
+        """Find what the callbacks have made before the training.
+
+        saves: whether checkpoints hold it, too. What callbacks have taken from the weights of
+            another run, a resumed run cannot take again.
+        """
         self._find_optimizers()
+        made = self.changes() if saves else []
         for beginning in self._beginnings:
             beginning.extend()
+        self.save_changed(made)
 
     def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
         own = set(map(id, self.parameters.values()))

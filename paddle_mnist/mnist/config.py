@@ -14,6 +14,7 @@ from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.incremental import Incremental, check_start
 from paddle_mnist.mnist.options import (
     CommandOptions,
     ImageOptions,
@@ -66,6 +67,7 @@ class TrainConfig:
     loading: Loading
     evaluating: Evaluating
     start: Optional[StartFrom]
+    incremental: Incremental
     processes: Processes
     numerics: Numerics
     early_stopping: EarlyStopping
@@ -100,6 +102,7 @@ class TrainConfig:
             vars(self)[name] = build_group(group, values)
         for name in OWN:
             vars(self)[name] = values[name]
+        check_start(self.incremental, self.start)
         check_together(self.start, self.resume, self.saving, [self.early_stopping])
 
     @property
@@ -167,6 +170,7 @@ GROUPS: dict[str, type[Options]] = {
     "numerics": Numerics,
     "early_stopping": EarlyStopping,
     "start": StartFrom,
+    "incremental": Incremental,
     "optimizer": OptimizerOptions,
     "processes": Processes,
     "saving": Saving,

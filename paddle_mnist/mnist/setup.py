@@ -53,6 +53,7 @@ def parts(config: TrainConfig) -> dict[str, Any]:
         "override": config.override,
         "must_match": report.must_match,
         "callbacks": [
+            *([replace(config.incremental)] if config.start else []),
             replace(config.early_stopping),
             replace(config.watch),
             replace(config.profile),

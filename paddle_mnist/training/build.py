@@ -19,7 +19,6 @@ from paddle_mnist.training.parts import new_training
 from paddle_mnist.training.recorded import as_yaml, compared, describe
 from paddle_mnist.training.resume import check_override
 from paddle_mnist.training.sample_check import watch_generators
-from paddle_mnist.training.soften import check_softenable
 
 log = logging.getLogger("paddle_mnist")
 
@@ -35,8 +34,6 @@ def build_training(arguments: FitArguments) -> Training:
         paddle.set_flags({"FLAGS_cudnn_deterministic": True})
     with signals.interruptible():
         training = new_training(arguments, world, device)
-        if arguments.start and arguments.start.soften:
-            check_softenable(training.model, arguments.start.soften, training.loader)
         with restored(data_snapshot(training.extra.data)):
             _try_first_batches(training)
             description = describe(training)

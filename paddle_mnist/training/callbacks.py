@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import paddle
     from paddle import nn
 
+    from paddle_mnist.checkpoint.manifest import Checkpoint
     from paddle_mnist.hidden_state.extra_state import ExtraState
     from paddle_mnist.monitor.profiler import Profiler
     from paddle_mnist.nn.ema import WeightAverage
@@ -75,7 +76,7 @@ class Training:
     evaluator: evaluates the splits. tags: of the metrics that it gives.
     callbacks: with those that are there by default.
     compared: the values that a resume compares, by names such as "optimizer.beta1".
-    config: the contents of `config.yaml`.
+    config: the contents of `config.yaml`. resumed_from: a checkpoint, if it was resumed.
     """
 
     arguments: "FitArguments"
@@ -96,6 +97,7 @@ class Training:
     tags: Sequence[str] = ()
     compared: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""
+    resumed_from: "Optional[Checkpoint]" = None
 
     @property
     def steps(self) -> Optional[int]:

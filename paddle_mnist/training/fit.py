@@ -15,7 +15,6 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_extra
-from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.loading import Loading
@@ -42,15 +41,14 @@ from paddle_mnist.training.results import (
     make_result,
     result_entries,
     result_so_far,
-    warn_of_losses,
 )
 from paddle_mnist.training.resume import code_comparison
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.session import (
+    find_resume_point,
     load_final_weights,
     open_run,
     resume_or_initialize,
-    resume_point,
     train_epochs,
 )
 from paddle_mnist.training.start import StartFrom
@@ -271,16 +269,11 @@ def _fit(arguments: FitArguments) -> FitResult:
             for callback in training.callbacks:
                 opened.append(callback)
                 callback.run_opened(training)
-            checkpoint = resume_point(training)
+            find_resume_point(training)
             if training.run.mirror:
                 training.run.mirror.changed()  # it may lack what this run has
-            if not checkpoint:
-                return _train(training)
-            training.state = checkpoint.state
-            result = result_so_far(training, checkpoint)
-            if result:
-                return _repeat(training, result, checkpoint)
-            return _train(training, checkpoint)
+            result = result_so_far(training)
+            return _repeat(training, result) if result else _train(training)
 
 
 @contextlib.contextmanager
@@ -310,7 +303,7 @@ def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
         del error  # whose traceback refers to this frame
 
 
-def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> FitResult:
+def _repeat(training: Training, result: FitResult) -> FitResult:
     """Log the result of a finished run, and let the callbacks repair what it lacks.
 
     The model and the other objects, which the caller may hold, get what they had at the end.
@@ -318,6 +311,8 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     model, world, extra = training.model, training.world, training.extra
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
     world.broadcast(model.state_dict().values())
+    checkpoint = training.resumed_from
+    assert checkpoint is not None  # `result_so_far` has found it
     try:
         extra.load_result(read_extra(checkpoint, extra))
     except CheckpointError as error:  # the result stands, whatever the program has become
@@ -338,11 +333,11 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     return result
 
 
-def _train(training: Training, checkpoint: Optional[Checkpoint] = None) -> FitResult:
+def _train(training: Training) -> FitResult:
     """Train what is left, evaluate, and report."""
     run, world = training.run, training.world
-    resume_or_initialize(training, checkpoint)
-    if not checkpoint:
+    resume_or_initialize(training)
+    if not training.resumed_from:
         if isinstance(training.arguments.model, nn.Layer):
             log.info(
                 "the model is an instance: its initial weights were drawn before fit seeded the "
@@ -353,7 +348,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint] = None) -> FitRe
             rehearse(training)
     for callback in training.callbacks:
         callback.before_first_step(training)
-    train_epochs(training, checkpoint)
+    train_epochs(training)
     for callback in training.callbacks:
         callback.after_last_step(training)
     checkpoint_name = load_final_weights(training)
@@ -361,7 +356,6 @@ def _train(training: Training, checkpoint: Optional[Checkpoint] = None) -> FitRe
     entries = result_entries(training, result)
     world.run_on_main(lambda: run.write_result(entries))
     log_result(training, result)
-    world.run_on_main(lambda: warn_of_losses(entries))
     with signals.interruptible():  # a result is not lost with its figures
         for callback in training.callbacks:
             callback.after_training(training, result)

@@ -6,7 +6,7 @@ import platform
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any
 
 import numpy
 import paddle
@@ -26,8 +26,6 @@ from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
-
-BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the weights taken over
 
 
 def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = False) -> None:
@@ -170,16 +168,12 @@ def versions() -> dict[str, str]:
     }
 
 
-def lineage(
-    origin: Mapping[str, Any], is_own: bool, before: Optional[Mapping[str, float]]
-) -> dict[str, Any]:
-    """Return `run_id` and `parent` for the manifests of a training, and how good it was before.
+def lineage(origin: Mapping[str, Any], is_own: bool) -> dict[str, Any]:
+    """Return `run_id` and `parent` for the manifests of a training.
 
     origin: the manifest from which it starts; empty if it starts from nothing.
     is_own: whether that is the run's own, whose run_id it keeps.
-    before: metrics of the weights that it took over; None where it took over none.
     """
-    known = {BEFORE: dict(before)} if before else {}
     if is_own:
-        return {key: origin.get(key) for key in ("run_id", "parent")} | known
-    return {"run_id": uuid.uuid4().hex, "parent": origin.get("run_id")} | known
+        return {key: origin.get(key) for key in ("run_id", "parent")}
+    return {"run_id": uuid.uuid4().hex, "parent": origin.get("run_id")}

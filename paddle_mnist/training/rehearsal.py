@@ -319,7 +319,7 @@ class _Rehearsal:
             describe(path) for path in extra.saved if path[0][1] not in ("optimizer", "schedule")
         ]
         if saved:
-            log.info("saved with checkpoints, since steps change it: %s", listed(saved))
+            log.info("saved with checkpoints, beside weights and optimizer: %s", listed(saved))
             in_passes = [name for name in saved if not name.startswith("callbacks")]
             if in_passes and self.training.loader.passes_per_step * self.world.size > 1:
                 log.warning(

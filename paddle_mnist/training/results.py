@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.interfaces import as_number
-from paddle_mnist.progress import HIGHEST_IS_BEST
 from paddle_mnist.training.callbacks import FitResult, Training
-from paddle_mnist.training.initialize import BEFORE
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
 EARLY = "early"  # how a training ended that a callback stopped
-LOST = "lost"  # of result.json: how much of an accuracy a continued training has lost, by tag
-TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
 
 
 def make_result(training: Training, checkpoint_name: str) -> FitResult:
@@ -46,38 +41,14 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     entries["metrics"] = {
         tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
     }
-    if before := training.run.checkpoints.context.get(BEFORE):
-        entries |= {BEFORE: before, LOST: _lost(before, result.metrics)}
     for callback in training.callbacks:
         entries.update(plain(callback.result_entries(training, result) or {}))
     return entries
 
 
-def _lost(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much each accuracy has fallen, by tag; small losses are left out."""
-    losses = {
-        tag: value - after[tag]
-        for tag, value in before.items()
-        if tag in after and tag.rpartition("/")[2] in HIGHEST_IS_BEST
-    }
-    return {tag: loss for tag, loss in losses.items() if loss > TOLERANCE}
-
-
-def warn_of_losses(entries: Mapping[str, Any]) -> None:
-    """Say what a training that continued another has lost, by the entries of `result.json`."""
-    for tag in entries.get(LOST, ()):
-        log.warning(
-            "%s has fallen from %.4f before this training to %.4f: the net has forgotten; replay "
-            "more of the old data, or lower the learning rate",
-            tag,
-            entries[BEFORE][tag],
-            entries["metrics"][tag],
-        )
-
-
-def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
+def result_so_far(training: Training) -> Optional[FitResult]:
     """Return the result of a run that is finished; None if something is left to do."""
-    run = training.run
+    run, checkpoint = training.run, training.resumed_from
     if not checkpoint:
         return None
 
@@ -85,7 +56,7 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
         values = run.read_result("steps", "; evaluating again")
         if not values or values["steps"] != checkpoint.step or not run.weights.exists():
             return None
-        state = checkpoint.state
+        state = training.state
         # With other values, a callback may no longer ask to stop there.
         is_early = values.get("stopped") == EARLY and not training.arguments.override
         if not training.is_over(state) and not is_early:

@@ -38,7 +38,7 @@ FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
 FORMER_PREFIX = "binding."
 
 
-def find_resume_point(training: Training) -> Optional[Checkpoint]:
+def resume_point(training: Training) -> Optional[Checkpoint]:
     """Return the checkpoint from which a training resumes, or None to start at step 0.
 
     Raises ConfigError, with a diff, if the configuration or the data differs from the run's in

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
@@ -27,7 +26,6 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.from_mirror import fetch_from_mirror
 from paddle_mnist.training.initialize import (
-    BEFORE,
     initialize,
     lineage,
     restore,
@@ -35,8 +33,7 @@ from paddle_mnist.training.initialize import (
     versions,
 )
 from paddle_mnist.training.parts import new_trainer
-from paddle_mnist.training.resume import find_resume_point
-from paddle_mnist.training.soften import soften
+from paddle_mnist.training.resume import resume_point
 
 log = logging.getLogger("paddle_mnist")
 
@@ -60,23 +57,25 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
         yield
 
 
-def resume_point(training: Training) -> Optional[Checkpoint]:
-    """Return the checkpoint from which a training resumes; None to start at step 0.
+def find_resume_point(training: Training) -> None:
+    """Set the checkpoint from which a training resumes, and its state, if there is one.
 
-    Raises as `find_resume_point` does, in every process.
+    Raises as `resume.resume_point` does, in every process.
     """
 
     def find() -> Optional[Checkpoint]:
         fetch_from_mirror(training)
-        checkpoint = find_resume_point(training)
+        checkpoint = resume_point(training)
         if checkpoint and training.world.size > 1:  # which may not share this disk
             return checkpoint.read_into_memory()
         return checkpoint
 
-    return training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
+    checkpoint = training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
+    if checkpoint:
+        training.resumed_from, training.state = checkpoint, checkpoint.state
 
 
-def resume_or_initialize(training: Training, checkpoint: Optional[Checkpoint]) -> None:
+def resume_or_initialize(training: Training) -> None:
     """Bring the net, its optimizer, all other state and the run directory to the start.
 
     The callbacks are called before a checkpoint is loaded: what they set in the net, as pretrained
@@ -84,23 +83,17 @@ def resume_or_initialize(training: Training, checkpoint: Optional[Checkpoint]) -
 
     Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
     """
-    world, run = training.world, training.run
-    origin: Mapping[str, Any] = {}  # the manifest of what the training starts from, if anything
-    before: Optional[Mapping[str, float]] = None
+    world, run, checkpoint = training.world, training.run, training.resumed_from
+    # The manifest of what the training starts from, if anything.
+    origin: Mapping[str, Any] = checkpoint.manifest if checkpoint else {}
     if not checkpoint and (start := training.arguments.start):
         origin = initialize(training, start)
-        if not start.weights_only:
-            before = _evaluate_before(training)
-        if start.soften:
-            soften(training.model, start.soften, training.step, training.loader, world)
     for callback in training.callbacks:
         callback.before_training(training)
-    training.extra.begin()
+    training.extra.begin(saves=bool(origin) and not checkpoint)
     if checkpoint:
         # Whatever is overridden, the schedule may follow from it: the epochs, for example.
         restore(training, checkpoint, new_schedule=bool(training.arguments.override))
-        origin = checkpoint.manifest
-        before = origin.get(BEFORE)
     else:
         training.average.load(training.model.state_dict())
     if world.size > 1:
@@ -123,7 +116,7 @@ def resume_or_initialize(training: Training, checkpoint: Optional[Checkpoint]) -
     for callback in training.callbacks:
         context |= plain(callback.manifest_entries() or {})
     context.update(
-        lineage(origin, is_own, before),
+        lineage(origin, is_own),
         config=training.compared,
         device=training.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
@@ -133,26 +126,13 @@ def resume_or_initialize(training: Training, checkpoint: Optional[Checkpoint]) -
     )
 
 
-def _evaluate_before(training: Training) -> dict[str, float]:
-    """Return the metrics of the weights that were taken over, but for NaN.
-
-    Those at the end are compared to them.
-    """
-    metrics = training.evaluator.metrics(training.model)
-    before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
-    if before:
-        words = ", ".join(f"{tag} {value:.4g}" for tag, value in before.items())
-        log.info("before this training: %s", words)
-    return before
-
-
-def train_epochs(training: Training, checkpoint: Optional[Checkpoint]) -> None:
-    """Train the epochs that are left. checkpoint: from which the training was resumed, if any."""
+def train_epochs(training: Training) -> None:
+    """Train the epochs that are left."""
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
-        checkpointer = _checkpointer(training, checkpoint)
-        if arguments.saving.at_start and not state.step and not run.owns(checkpoint):
+        checkpointer = _checkpointer(training)
+        if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state, training.model, training.optimizer)
         profilers = [one for callback in training.callbacks if (one := callback.profiler())]
         trainer = new_trainer(
@@ -174,10 +154,10 @@ def train_epochs(training: Training, checkpoint: Optional[Checkpoint]) -> None:
                 training.loader.close()
 
 
-def _checkpointer(training: Training, checkpoint: Optional[Checkpoint]) -> Checkpointer:
+def _checkpointer(training: Training) -> Checkpointer:
     if not training.world.is_main_process:
         return NO_CHECKPOINTER
-    run = training.run
+    run, checkpoint = training.run, training.resumed_from
     # With other values it is saved again at the end, though no step may be left: for the next call.
     is_there = (
         checkpoint is not None

@@ -1,7 +1,6 @@
 """`StartFrom`: another training to start from."""
 
 from dataclasses import dataclass
-from typing import Optional
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, PathStr, option
@@ -15,8 +14,6 @@ class StartFrom(Options):
     path: of a run, a checkpoint, or with weights_only a `.pdparams` file.
     weights_only: take the weights alone.
     partial: with weights_only, load only the weights that match, and log the names of the others.
-    soften: of a net that continues with other data, the name of the layer that computes the
-        outputs, which are made less confident where they are wrong about the new data.
     """
 
     heading = "start"
@@ -35,19 +32,9 @@ class StartFrom(Options):
         "with init_from: load the weights that match, and log the others",
         flat="init_partial",
     )
-    soften: Optional[str] = option(
-        None, "with incremental_from: the layer whose outputs to make less sure", bare="true"
-    )
 
     def check(self) -> None:
         if self.partial and not self.weights_only:
             name = option_name("init_partial", "StartFrom: partial")
             needed = option_name("init_from", "weights_only")
             raise ConfigError(f"{name} is on without {needed}; expected both or neither")
-        if self.soften and self.weights_only:
-            name = option_name("soften", "StartFrom: soften")
-            other = option_name("init_from", "weights_only")
-            raise ConfigError(
-                f"{name} is {self.soften!r} with {other}; expected one of them: a net is softened "
-                "where it continues with its optimizer"
-            )

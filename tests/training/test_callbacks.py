@@ -8,6 +8,7 @@ import paddle
 import pytest
 from conftest import ROOT
 from fit_rows import SAMPLES, Points, ProgramError, StopsAt, arguments, bits, stop, train
+from paddle.nn import functional as F
 
 from paddle_mnist import (
     Callback,
@@ -282,6 +283,39 @@ def test_weights_set_before_training_resume_as_they_were_trained(ema, tmp_path):
     assert bits(train(ROW, tmp_path / "run", callbacks=[Pretrained()], ema=ema)) == bits(unbroken)
     with_other_weights = train(ROW, tmp_path / "plain", ema=ema)
     assert bits(with_other_weights)["weights"] != bits(unbroken)["weights"]
+
+
+class Anchor(Callback):
+    """Also the loss, which holds the net near the weights that it begins with."""
+
+    def __init__(self):
+        self.net, self.weights = paddle.nn.Layer(), {}  # in the first batch, which is tried before
+
+    def before_training(self, training):
+        parameters = training.model.named_parameters()
+        self.weights = {name: parameter.numpy() for name, parameter in parameters}
+        self.net = training.model
+
+    def __call__(self, outputs, labels):
+        named = self.net.named_parameters()
+        far = [paddle.square(p - self.weights[name]).mean() for name, p in named]
+        return F.cross_entropy(outputs, labels) + sum(far)
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_values_taken_before_training_from_the_weights_resume(starts, tmp_path):
+    """Those of another run, too, which a resume does not load again."""
+
+    def anchored(folder, *more):
+        anchor = Anchor()
+        return train(ROW, folder, loss=anchor, callbacks=[anchor, *more], **options)
+
+    train(ROW, tmp_path / "other", seed=3)
+    options = {"init_from": str(tmp_path / "other")} if starts else {}
+    unbroken = anchored(tmp_path / "whole")
+    with pytest.raises(ProgramError):
+        anchored(tmp_path / "run", StopsAt(3, stop))
+    assert bits(anchored(tmp_path / "run")) == bits(unbroken)
 
 
 class Plan(Callback):

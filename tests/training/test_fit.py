@@ -394,38 +394,6 @@ def test_fit_objects_train_from_their_own_weights_and_have_the_final_ones(tmp_pa
     assert len([text for text in lines() if text.startswith(line)]) == 1
 
 
-class Renamed(Points):
-    """The same points, with each class under the next one's name."""
-
-    def __getitem__(self, index):
-        point, label = super().__getitem__(index)
-        return point, (label + 1) % 3
-
-
-def test_fit_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines):
-    """Its predictions stay; what it could before is stored beside what it can now."""
-    source = train(ROW, tmp_path / "source", epochs=40)
-    trained = load(source.weights)
-    options = {"incremental_from": str(source.weights.parent), "epochs": 1}
-    for folder, data, factor in (("same", Points(), 1), ("renamed", Renamed(), 10)):
-        splits = {"train": data, "valid": {"new": data, "old": Points()}, "monitor": "new/loss"}
-        result = train(ROW, tmp_path / folder, soften="2", **splits, **options)
-        first = load(tmp_path / folder / "checkpoints/model_epoch0_step0.pdparams")
-        assert first["0.weight"].tolist() == trained["0.weight"].tolist()
-        for name in ("2.weight", "2.bias"):
-            np.testing.assert_allclose(trained[name], first[name] * factor, 1e-6)
-        values = json.loads((tmp_path / folder / "result.json").read_text())
-        before = source.metrics["valid/acc"]
-        assert values["metrics_before"]["old/acc"] == before
-        lost = max(0, before - result.metrics["old/acc"])
-        assert values["lost"].get("old/acc", 0) == pytest.approx(lost)
-    assert len([line for line in lines() if "divided by 10" in line]) == 1
-    with pytest.raises(ConfigError, match=r"soften: unknown name '3'"):
-        train(ROW, tmp_path / "new", soften="3", **options)
-    with pytest.raises(ConfigError, match=r"soften reads the first training batches twice"):
-        train(ROW, tmp_path / "new", soften="2", train=loader(batch_size=8), **options)
-
-
 # Layers in evaluation mode
 
 

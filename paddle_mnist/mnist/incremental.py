@@ -1,0 +1,102 @@
+"""`Incremental`: the callback of a net that continues with other data. Imports no paddle."""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.options import Options, option
+from paddle_mnist.progress import HIGHEST_IS_BEST
+from paddle_mnist.system.program import option_name
+from paddle_mnist.training.callbacks import Callback, FitResult, Training
+from paddle_mnist.training.start import StartFrom
+
+log = logging.getLogger("paddle_mnist")
+
+BEFORE = "metrics_before"  # of result.json, and of older manifests
+TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
+
+
+@dataclass(eq=False)
+class Incremental(Callback, Options):
+    """Measures what a net forgets that continues another training, and may soften it first.
+
+    Give `fit` old data as a second split, and `result.json` holds the metrics from before the first
+    step, and by how much each accuracy has fallen. A new training, and one that starts from weights
+    alone, are not measured.
+
+    soften: the name of the layer that computes the outputs, which are made less confident where
+        they are wrong about the new data (`paddle_mnist.mnist.soften`).
+    """
+
+    heading = "start"
+
+    soften: Optional[str] = option(
+        None, "with incremental_from: the layer whose outputs to make less sure", bare="true"
+    )
+    _before: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+
+    def check_training(self, training: Training) -> None:
+        from paddle_mnist.mnist.soften import check_softenable
+
+        check_start(self, training.arguments.start)
+        if self.soften:
+            check_softenable(training.model, self.soften, training.loader)
+
+    def before_training(self, training: Training) -> None:
+        from paddle_mnist.mnist.soften import soften
+
+        start = training.arguments.start
+        if training.resumed_from:  # newer checkpoints have it in `state_dict`
+            self._before = dict(training.resumed_from.manifest.get(BEFORE) or {})
+        elif start and not start.weights_only:
+            metrics = training.evaluator.metrics(training.model)
+            self._before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
+            words = ", ".join(f"{tag} {value:.4g}" for tag, value in self._before.items())
+            log.info("before this training: %s", words or "not evaluated")
+            if self.soften:
+                soften(training.model, self.soften, training.step, training.loader, training.world)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {BEFORE: dict(self._before)}
+
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._before = dict(state[BEFORE])
+
+    def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
+        if not self._before:
+            return {}
+        return {BEFORE: dict(self._before), "lost": self._lost(result.metrics)}
+
+    def after_training(self, training: Training, result: FitResult) -> None:
+        for tag in self._lost(result.metrics) if training.world.is_main_process else ():
+            log.warning(
+                "%s has fallen from %.4f before this training to %.4f: the net has forgotten; "
+                "replay more of the old data, or lower the learning rate",
+                tag,
+                self._before[tag],
+                result.metrics[tag],
+            )
+
+    def _lost(self, after: Mapping[str, float]) -> dict[str, float]:
+        """Return by how much each accuracy has fallen, by tag; small losses are left out."""
+        losses = {
+            tag: value - after[tag]
+            for tag, value in self._before.items()
+            if tag in after and tag.rpartition("/")[2] in HIGHEST_IS_BEST
+        }
+        return {tag: loss for tag, loss in losses.items() if loss > TOLERANCE}
+
+
+def check_start(incremental: Incremental, start: Optional[StartFrom]) -> None:
+    """Raise ConfigError if a net is to be softened that does not continue with its optimizer."""
+    if incremental.soften and (not start or start.weights_only):
+        name = option_name("soften", "Incremental: soften")
+        found = f"with {option_name('init_from', 'weights_only')}" if start else "without start"
+        needed = option_name("incremental_from", "start=StartFrom(...)")
+        raise ConfigError(
+            f"{name} is {incremental.soften!r} {found}; expected {needed}: a net is softened where "
+            "it continues with its optimizer"
+        )

@@ -1,0 +1,58 @@
+"""A net that continues with other data: softened first, and what it forgets."""
+
+import json
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import train
+from small_nets import Points
+
+from paddle_mnist import StartFrom
+from paddle_mnist.checkpoint.weights import load
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.incremental import Incremental, check_start
+
+ROW = "SGD with clipping"
+
+
+class Renamed(Points):
+    """The same points, with each class under the next one's name."""
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, (label + 1) % 3
+
+
+def test_incremental_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines):
+    """Its predictions stay; what it could before is stored beside what it can now."""
+    source = train(ROW, tmp_path / "source", epochs=40)
+    trained = load(source.weights)
+    options = {"incremental_from": str(source.weights.parent), "epochs": 1}
+    for folder, data, factor in (("same", Points(), 1), ("renamed", Renamed(), 10)):
+        splits = {"train": data, "valid": {"new": data, "old": Points()}, "monitor": "new/loss"}
+        result = train(ROW, tmp_path / folder, callbacks=[Incremental("2")], **splits, **options)
+        first = load(tmp_path / folder / "checkpoints/model_epoch0_step0.pdparams")
+        assert first["0.weight"].tolist() == trained["0.weight"].tolist()
+        for name in ("2.weight", "2.bias"):
+            np.testing.assert_allclose(trained[name], first[name] * factor, 1e-6)
+        values = json.loads((tmp_path / folder / "result.json").read_text())
+        before = source.metrics["valid/acc"]
+        assert values["metrics_before"]["old/acc"] == before
+        lost = max(0, before - result.metrics["old/acc"])
+        assert values["lost"].get("old/acc", 0) == pytest.approx(lost)
+    assert len([line for line in lines() if "divided by 10" in line]) == 1
+    with pytest.raises(ConfigError, match=r"soften: unknown name '3'"):
+        train(ROW, tmp_path / "new", callbacks=[Incremental("3")], **options)
+    batches = paddle.io.DataLoader(Points(), batch_size=8)
+    with pytest.raises(ConfigError, match=r"soften reads the first training batches twice"):
+        train(ROW, tmp_path / "new", callbacks=[Incremental("2")], train=batches, **options)
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [(None, "'2' without start"), (StartFrom("run", weights_only=True), "'2' with weights_only")],
+)
+def test_softening_a_net_that_continues_nothing_raises(start, found):
+    with pytest.raises(ConfigError, match=f"Incremental: soften is {found}; expected start="):
+        check_start(Incremental("2"), start)
