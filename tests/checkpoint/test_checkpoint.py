@@ -1,5 +1,6 @@
 """Checkpoints: committed whole, verified, matched to the model or refused with a diff."""
 
+import math
 import os
 import sys
 import threading
@@ -9,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist import checkpoint
@@ -334,6 +337,8 @@ def test_commit_that_fails_half_way_leaves_no_checkpoint_of_its_name(store, olde
         (0, False, []),
         (None, True, [1, 4]),
         (3, True, [1, 3, 4, 6]),  # the scores are best at 1, and better at 4
+        (None, 2, [1, 2, 4, 5]),  # 2 equals 1, and 5 equals 4
+        (None, 3, [1, 2, 3, 4, 5]),
     ],
 )
 def test_saving_after_an_epoch_is_due_by_number_or_best_metric(every, keep_best, due):
@@ -392,6 +397,35 @@ def entries():
     ]
 
 
+@given(
+    scores=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, math.nan]), min_size=1, max_size=12),
+    mode=st.sampled_from(["max", "min"]),
+    keep_best=st.integers(0, 4),
+    every_epochs=st.integers(0, 3),
+)
+def test_training_keeps_its_best_checkpoints_and_the_newest(scores, mode, keep_best, every_epochs):
+    saving = Saving(every_epochs, keep_last=1, keep_best=keep_best)
+    state, checkpoints, newest = TrainState(mode=mode), [], None
+    sign = 1 if mode == "max" else -1
+    for epoch, score in enumerate(scores, 1):
+        state.step += 10
+        state.record_evaluation({"valid/acc": score})
+        state.end_epoch()
+        if saving.is_due_after_epoch(state):
+            newest = f"s{epoch}"
+            value = None if math.isnan(score) else sign * score
+            checkpoints.append(CheckpointInfo(newest, (10 * epoch, epoch), score=value))
+            kept = saving.kept(checkpoints)
+            checkpoints = [one for one in checkpoints if one.name in kept]
+        best_first = sorted(
+            (-sign * score, epoch)
+            for epoch, score in enumerate(scores[:epoch], 1)
+            if not math.isnan(score)
+        )
+        best = {f"s{number}" for _, number in best_first[:keep_best]}
+        assert {one.name for one in checkpoints} == best | ({newest} if newest else set())
+
+
 @pytest.mark.parametrize(
     ("saving", "kept"),
     [
@@ -399,6 +433,8 @@ def entries():
         (replace(NEWEST, keep_last=3), [7, 8, 9]),
         (replace(NEWEST, keep_epochs=True), [4, 8, 9]),
         (replace(NEWEST, keep_best=True), [3, 9]),
+        (replace(NEWEST, keep_best=2), [3, 8, 9]),
+        (replace(NEWEST, keep_best=9), [3, 5, 8, 9]),
         (replace(NEWEST, keep_breakpoints=True), [2, 9]),
         (replace(NEWEST, keep_every_minutes=4), [3, 7, 9]),
         (replace(KEEP_EPOCHS, keep_last=2, keep_every_minutes=4), [2, 3, 4, 7, 8, 9]),
