@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from paddle_mnist.checkpoint.fingerprint import HashedInput
-from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import MODES, TrainState
@@ -75,19 +74,28 @@ class Checkpoint:
         return best is not None and self.step == best[0]
 
     @property
-    def info(self) -> CheckpointInfo:
-        """The facts about it by which `Saving` decides."""
+    def saved_at(self) -> float:
+        """The time, in seconds since 1970."""
+        return float(self.manifest["saved_at"])
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether it was saved after an epoch, not inside one."""
+        return self.manifest["state"]["position"] == 0 and self.step > 0
+
+    @property
+    def is_breakpoint(self) -> bool:
+        """Whether it was saved because the training was interrupted."""
+        return self.name.endswith(BREAKPOINT)
+
+    @property
+    def score(self) -> Optional[float]:
+        """The monitored metric, negated if the lowest is the best; None if it was not evaluated."""
         state = self.state
         value = state.metrics.get(state.monitor, math.nan)
-        score = value if state.mode == "max" else -value
-        return CheckpointInfo(
-            self.name,
-            self.sort_key,
-            time=self.manifest["saved_at"],
-            ends_epoch=state.position == 0 and state.step > 0,
-            score=None if math.isnan(score) else score,
-            breakpoint=self.name.endswith(BREAKPOINT),
-        )
+        if math.isnan(value):
+            return None
+        return value if state.mode == "max" else -value
 
     @property
     def size(self) -> int:

@@ -21,8 +21,8 @@ from typing import Any, Optional
 
 from paddle_mnist import errors
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import (
     CheckpointError,
     ConfigError,

@@ -65,7 +65,7 @@ def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunFiles]:
     trained = []
     for config in Path(folder).rglob("config.yaml"):
         run = RunFiles(config.parent)
-        times = [float(checkpoint.info.time) for checkpoint in run.checkpoints.all()]
+        times = [checkpoint.saved_at for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
             times = [run.weights.stat().st_mtime]
         if times:

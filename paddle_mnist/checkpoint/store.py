@@ -26,8 +26,8 @@ from paddle_mnist.checkpoint.manifest import (
     checksum,
     read_manifest,
 )
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
@@ -176,12 +176,8 @@ class CheckpointStore:
         """
         checkpoints, unreadable = self._read_manifests()
         _require_current_format(checkpoints, unreadable)
-        evaluated = [
-            (score, checkpoint)
-            for checkpoint in checkpoints
-            if (score := checkpoint.info.score) is not None
-        ]
-        for _, checkpoint in sorted(evaluated, key=lambda scored: -scored[0]):
+        evaluated = best_first(checkpoints)
+        for checkpoint in evaluated:
             if not (error := self._damage(checkpoint)):
                 return checkpoint
             if not checkpoint.path.exists():  # its writer has deleted it: list again
@@ -219,7 +215,7 @@ class CheckpointStore:
         candidates = {checkpoint.name: checkpoint for checkpoint in self.all()}
         verified: set[str] = set()
         while True:
-            kept = saving.kept(checkpoint.info for checkpoint in candidates.values())
+            kept = saving.kept(candidates.values())
             dropped = [checkpoint for name, checkpoint in candidates.items() if name not in kept]
             if not dropped:
                 return []

@@ -17,8 +17,8 @@ import time
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import PaddleMnistError, RunLockedError, listed
 from paddle_mnist.system.remote import failure, is_permanent
 

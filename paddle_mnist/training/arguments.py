@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from paddle_mnist.checkpoint.mirror import check_apart
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.numerics import Numerics

@@ -16,8 +16,8 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_extra
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, summary

@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
-from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
+from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.progress import TrainState

@@ -16,7 +16,7 @@ from paddle_mnist.checkpoint.checkpointer import (
     name_of_checkpoint,
 )
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.seeding import reseed

@@ -15,7 +15,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import OutputError, StoppedError
 from paddle_mnist.progress import TrainState

@@ -17,8 +17,8 @@ from paddle import nn
 from paddle_mnist import checkpoint
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
-from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, CheckpointInfo, Saving
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.progress import TrainState
@@ -388,11 +388,23 @@ def test_saving_is_due_after_ten_minutes_by_default():
         assert not saving.is_due_after_step(TrainState(step=1), 599.0)
 
 
+def entry(name, state, minute=0):
+    return Checkpoint(Path(f"{name}.json"), {"state": state.as_dict(), "saved_at": 60.0 * minute})
+
+
 def entries():
     """Ten checkpoints a minute apart; two end epochs; 3 and 8 have the best score; 2 broke off."""
     scores = {3: 0.9, 8: 0.9, 5: 0.7}
     return [
-        CheckpointInfo(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n), n == 2)
+        entry(
+            f"s{n}{'_breakpoint' * (n == 2)}",
+            TrainState(
+                step=n,
+                position=n not in (4, 8),
+                metrics={"valid/acc": scores[n]} if n in scores else {},
+            ),
+            minute=n,
+        )
         for n in range(10)
     ]
 
@@ -413,8 +425,7 @@ def test_training_keeps_its_best_checkpoints_and_the_newest(scores, mode, keep_b
         state.end_epoch()
         if saving.is_due_after_epoch(state):
             newest = f"s{epoch}"
-            value = None if math.isnan(score) else sign * score
-            checkpoints.append(CheckpointInfo(newest, (10 * epoch, epoch), score=value))
+            checkpoints.append(entry(newest, state))
             kept = saving.kept(checkpoints)
             checkpoints = [one for one in checkpoints if one.name in kept]
         best_first = sorted(
@@ -442,5 +453,5 @@ def test_training_keeps_its_best_checkpoints_and_the_newest(scores, mode, keep_b
     ],
 )
 def test_saving_keeps_the_union_of_its_rules(saving, kept):
-    assert saving.kept(entries()) == {f"s{n}" for n in kept}
+    assert saving.kept(entries()) == {entries()[n].name for n in kept}
     assert saving.kept(reversed(entries())) == saving.kept(entries())

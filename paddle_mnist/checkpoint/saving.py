@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.options import WORDS, Count, CountOrZero, Options, PathStr, Positive, option
@@ -11,24 +11,8 @@ from paddle_mnist.system import signals
 from paddle_mnist.system.program import option_name
 from paddle_mnist.system.remote import check_url
 
-
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """The facts about a checkpoint by which `Saving` decides.
-
-    sort_key: greater for later checkpoints of a run.
-    time: when it was saved, in seconds since 1970.
-    ends_epoch: saved after an epoch, not inside one.
-    score: the higher the better; None if it was not evaluated.
-    breakpoint: saved because the training was interrupted.
-    """
-
-    name: str
-    sort_key: tuple[int, int]
-    time: float = 0.0
-    ends_epoch: bool = False
-    score: Optional[float] = None
-    breakpoint: bool = False
+if TYPE_CHECKING:
+    from paddle_mnist.checkpoint.manifest import Checkpoint
 
 
 def _truth_as_number(value: Any) -> Any:
@@ -145,21 +129,27 @@ class Saving(Options):
         """Return whether to save where an exception ends the training."""
         return self.on_exception or isinstance(error, StoppedError)
 
-    def kept(self, checkpoints: Iterable[CheckpointInfo]) -> set[str]:
+    def kept(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:
         """Return the names of the checkpoints to keep."""
-        oldest_first = sorted(checkpoints, key=lambda info: info.sort_key)
-        kept = {info.name for info in oldest_first[-self.keep_last :]}
+        oldest_first = sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key)
+        kept = oldest_first[-self.keep_last :]
+        kept += best_first(oldest_first)[: self.keep_best]
         if self.keep_epochs:
-            kept |= {info.name for info in oldest_first if info.ends_epoch}
+            kept += [checkpoint for checkpoint in oldest_first if checkpoint.ends_epoch]
         if self.keep_breakpoints:
-            kept |= {info.name for info in oldest_first if info.breakpoint}
+            kept += [checkpoint for checkpoint in oldest_first if checkpoint.is_breakpoint]
         if self.keep_every_minutes:
             span = 60 * self.keep_every_minutes
-            kept |= {*{info.time // span: info.name for info in oldest_first}.values()}
-        evaluated = [(info.score, info.name) for info in oldest_first if info.score is not None]
-        best_first = sorted(evaluated, key=lambda pair: -pair[0])
-        kept |= {name for _, name in best_first[: self.keep_best]}
-        return kept
+            newest = {checkpoint.saved_at // span: checkpoint for checkpoint in oldest_first}
+            kept += newest.values()
+        return {checkpoint.name for checkpoint in kept}
+
+
+def best_first(checkpoints: Iterable["Checkpoint"]) -> list["Checkpoint"]:
+    """Return the evaluated checkpoints, the best one first; equals stay in their order."""
+    scored = [(checkpoint.score, checkpoint) for checkpoint in checkpoints]
+    evaluated = [(score, checkpoint) for score, checkpoint in scored if score is not None]
+    return [checkpoint for _, checkpoint in sorted(evaluated, key=lambda pair: -pair[0])]
 
 
 # For those who save without `fit`, as the tutorial does: every epoch stays, and nothing else.
