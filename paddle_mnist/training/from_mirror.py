@@ -3,7 +3,7 @@
 import logging
 from typing import Optional
 
-from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, OutdatedFormatError
+from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
 from paddle_mnist.checkpoint.mirror import Copy
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import another_mirror, as_option
@@ -48,8 +48,6 @@ def _newest(run: RunDirectory) -> Optional[Checkpoint]:
     run.checkpoints.remove_temporary_files()
     try:
         return run.checkpoints.newest(quarantine_damaged=True)
-    except OutdatedFormatError:
-        raise
     except CheckpointError as error:  # there may be a good one in the mirror
         log.warning("%s", error)
         return None
