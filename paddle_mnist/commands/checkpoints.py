@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.names import exists, find_run
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
-from paddle_mnist.checkpoint.saved_weights import exists, find_run
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         return _export_legacy(argv)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
+    from paddle_mnist.checkpoint.names import find_weights, newest_run
     from paddle_mnist.mnist.export import export_model, variables
     from paddle_mnist.mnist.own_nets import load_net
 

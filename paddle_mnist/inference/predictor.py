@@ -8,8 +8,8 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
+from paddle_mnist.checkpoint.names import exists
 from paddle_mnist.checkpoint.run_files import RunFiles
-from paddle_mnist.checkpoint.saved_weights import exists
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.inference.exported import (
     ABOUT,

@@ -6,7 +6,7 @@ from typing import Any, Optional, TypeVar, Union
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.names import checkpoint_name
 from paddle_mnist.data.loader import length_of
 from paddle_mnist.hidden_state.extra_state import LOSS
 from paddle_mnist.interfaces import Evaluator, MetricSums

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import paddle
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
-from paddle_mnist.checkpoint.saved_weights import find_checkpoint
+from paddle_mnist.checkpoint.names import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.options import require_known
 from paddle_mnist.system.program import another_mirror, as_option

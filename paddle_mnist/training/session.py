@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.checkpointer import (
-    NO_CHECKPOINTER,
-    StoreCheckpointer,
-    name_of_checkpoint,
-)
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import ExternalLoader
@@ -172,7 +169,7 @@ def train_epochs(
     with contextlib.closing(history):
         checkpointer = _checkpointer(job, run, checkpoint)
         if arguments.saving.at_start and not state.step and not run.owns(checkpoint):
-            checkpointer.at_start(state, parts.model, parts.optimizer)
+            checkpointer.at_start(state)
         profilers = [one for callback in job.callbacks if (one := callback.profiler())]
         trainer = Trainer(
             run.weights,
@@ -213,6 +210,8 @@ def _checkpointer(
     )
     return StoreCheckpointer(
         run.checkpoints,
+        job.parts.model,
+        job.parts.optimizer,
         job.arguments.saving,
         average=job.parts.average,
         resumed_from=checkpoint.state if checkpoint and is_there else None,

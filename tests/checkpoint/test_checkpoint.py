@@ -77,7 +77,7 @@ def state_of(epoch, accuracy=None):
 
 def save(store, model, optimizer, epoch=1):
     """Commit the checkpoint of a model after `epoch` epochs, and return it."""
-    StoreCheckpointer(store, name="mnist").after_epoch(state_of(epoch), model, optimizer)
+    StoreCheckpointer(store, model, optimizer, name="mnist").after_epoch(state_of(epoch))
     return store.newest()
 
 

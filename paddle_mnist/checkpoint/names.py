@@ -1,5 +1,6 @@
-"""Find weights and checkpoints by the names that users give them."""
+"""Names of checkpoints and weights: how they are made, and what the names that users give mean."""
 
+import contextlib
 import difflib
 import importlib
 import logging
@@ -21,6 +22,7 @@ from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import as_option, weights_alone
 from paddle_mnist.system.remote import without_credentials
 
@@ -37,7 +39,41 @@ EXPECTED = (
 )
 NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), *EXPORTED, ".json", ".yaml", "")
 
+MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
+
 Name = Union[str, Path]
+
+
+def name_of_checkpoint(name: str, state: TrainState) -> str:
+    """Return the name of the checkpoint of a state: after an epoch, or inside one. name: NAME."""
+    is_after_epoch = state.step and not state.position
+    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
+    return f"{name}_{end}"
+
+
+def checkpoint_name(model: Any) -> str:
+    """Return the prefix of a model's checkpoint names: its `checkpoint_name`, or "model".
+
+    Raises ConfigError as `usable_name` does.
+    """
+    return usable_name(getattr(model, "checkpoint_name", "model"))
+
+
+def usable_name(name: object) -> str:
+    """Return a prefix of checkpoint names. Raises ConfigError unless file names can begin so."""
+    with contextlib.suppress(UnicodeEncodeError):  # no Unicode
+        if (
+            isinstance(name, str)
+            and os.path.basename(name) == name
+            and not name.startswith(".")
+            and "\0" not in name
+            and 0 < len(name.encode()) <= MAX_NAME_BYTES
+        ):
+            return name
+    raise ConfigError(
+        f"name is {name!r}; expected the first part of a file's name: without a slash, not "
+        f"beginning with a dot, and of at most {MAX_NAME_BYTES} bytes"
+    )
 
 
 @dataclass(frozen=True)
