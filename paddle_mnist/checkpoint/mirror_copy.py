@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Optional
 
 from paddle_mnist.checkpoint.manifest import CHECKSUM, PARAMS, Checkpoint, read_manifest
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints
-from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
+from paddle_mnist.checkpoint.run import METRICS_LINES, MIRROR_RECORD, RunDirectory
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import CheckpointError, RunLockedError, listed
 from paddle_mnist.system.files import PART, make_folder, sync_folder, write_atomically
@@ -50,7 +50,7 @@ class MirrorCopy:
     Its methods raise what drivers raise, and RunLockedError if another process has written there.
     """
 
-    def __init__(self, url: str, run: RunFiles, saving: Saving):
+    def __init__(self, url: str, run: RunDirectory, saving: Saving):
         self.remote = RemoteFolder(url)
         self.run = run
         self.saving = saving

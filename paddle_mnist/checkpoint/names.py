@@ -18,7 +18,7 @@ from paddle_mnist.checkpoint.manifest import (
     Checkpoint,
     read_manifest,
 )
-from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
+from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -88,28 +88,28 @@ class SavedWeights:
 
     path: Path
     values: Mapping[str, Any]
-    run: RunFiles
+    run: RunDirectory
     checkpoint: Optional[Checkpoint] = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunFiles]:
+def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
     """Return the most recently trained run at or below a folder, or None.
 
     A run is dated by its newest checkpoint, or by its weights if it has no checkpoints.
     """
     trained = []
     for config in Path(folder).rglob("config.yaml"):
-        run = RunFiles(config.parent)
+        run = RunDirectory(config.parent)
         times = [checkpoint.saved_at for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
             times = [run.weights.stat().st_mtime]
         if times:
             trained.append((max(times), str(run.path)))
-    return RunFiles(max(trained)[1]) if trained else None
+    return RunDirectory(max(trained)[1]) if trained else None
 
 
-def default_run() -> RunFiles:
+def default_run() -> RunDirectory:
     """Return the newest run, for a command that names none. Raises CheckpointError without one."""
     run = newest_run()
     if not run:
@@ -134,7 +134,7 @@ def _refuse_url(name: Name) -> None:
         )
 
 
-def find_run(name: Optional[Name] = None) -> RunFiles:
+def find_run(name: Optional[Name] = None) -> RunDirectory:
     """Return the run that a name stands for or belongs to, for what shows runs.
 
     name: a run directory; one of its checkpoints or files, or the folder of its checkpoints;
@@ -147,13 +147,15 @@ def find_run(name: Optional[Name] = None) -> RunFiles:
     if str(name) in PACKAGED:
         raise CheckpointError(f"{name}: weights of no run; expected a run, or a checkpoint of one")
     _refuse_url(name)
-    path = Path(os.path.expanduser(name))  # of ~nobody, RunFiles says it
+    path = Path(os.path.expanduser(name))  # of ~nobody, RunDirectory says it
     is_inside = path.name == "checkpoints" if path.is_dir() else exists(str(path))
     above = (path.parent, Path(os.path.normpath(path.parent / os.pardir))) if is_inside else ()
-    return next((run for run in map(RunFiles, above) if run.config.exists()), RunFiles(path))
+    return next(
+        (run for run in map(RunDirectory, above) if run.config.exists()), RunDirectory(path)
+    )
 
 
-def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
+def find_checkpoint(name: Name, run: Optional[RunDirectory] = None) -> Checkpoint:
     """Return the checkpoint that a name or a path stands for.
 
     name: "latest" or "best", which is looked up in `run`; the name of a checkpoint of `run`; the
@@ -170,7 +172,7 @@ def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
             f"or a run; to start from weights alone: {weights_alone(name)}"
         )
     if name not in ("", *CHECKPOINT_WORDS) and os.path.isdir(name):
-        name, run = "latest", RunFiles(name)
+        name, run = "latest", RunDirectory(name)
     if name in CHECKPOINT_WORDS:
         run = run or default_run()
         store = run.checkpoints
@@ -209,7 +211,7 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         return packaged
     for one in (name, run):
         _refuse_url(one or "")
-    directory = None if run is None else RunFiles(run)
+    directory = None if run is None else RunDirectory(run)
     if name is None:
         return _final_weights(directory or default_run())
     name = os.path.expanduser(name)
@@ -218,17 +220,17 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     if directory:
         name = _path_in(directory, name)
     if name and os.path.isdir(name):
-        return _final_weights(RunFiles(name))
+        return _final_weights(RunDirectory(name))
     path = Path(name)
     if path.name and not os.path.exists(_manifest_path(name)):
         if path.suffix in NO_WEIGHTS or not os.path.isfile(path):
             raise CheckpointError(_not_a_checkpoint(name))
-        directory = RunFiles(path.parent)
+        directory = RunDirectory(path.parent)
         return SavedWeights(path, safe_load(path), directory, manifest=_newest_manifest(directory))
     return _checkpoint_weights(find_checkpoint(name))
 
 
-def _path_in(run: RunFiles, name: str) -> str:
+def _path_in(run: RunDirectory, name: str) -> str:
     """Return the path of what a name means in a run.
 
     name: of a checkpoint or file of the run, or its path. Raises ConfigError for the path of
@@ -249,7 +251,7 @@ def _path_in(run: RunFiles, name: str) -> str:
     return name
 
 
-def _final_weights(run: RunFiles) -> SavedWeights:
+def _final_weights(run: RunDirectory) -> SavedWeights:
     """Return the weights with which a run ended, or its newest ones while it is unfinished.
 
     They are read from a checkpoint, whose checksum is known, or from the file of the final weights
@@ -277,13 +279,13 @@ def _checkpoint_weights(checkpoint: Checkpoint) -> SavedWeights:
     return SavedWeights(
         path=checkpoint.path.with_suffix(PARAMS),
         values=checkpoint.load(PARAMS),
-        run=RunFiles(checkpoint.path.parent.parent),
+        run=RunDirectory(checkpoint.path.parent.parent),
         checkpoint=checkpoint,
         manifest=checkpoint.manifest,
     )
 
 
-def _newest_manifest(run: RunFiles) -> Mapping[str, Any]:
+def _newest_manifest(run: RunDirectory) -> Mapping[str, Any]:
     checkpoints = run.checkpoints.all()
     return checkpoints[-1].manifest if checkpoints else {}
 
@@ -297,7 +299,7 @@ def _manifest_path(name: str) -> Path:
     return Path(name).with_name(f"{_stem(Path(name))}.json")
 
 
-def _missing_from_run(run: RunFiles) -> str:
+def _missing_from_run(run: RunDirectory) -> str:
     """Return the message for a folder that has neither a run's checkpoints nor its weights."""
     if (run.path / "about.json").exists():
         reason = "an exported model, from which no weights are read"

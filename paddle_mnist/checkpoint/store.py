@@ -41,7 +41,6 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.ownership import owned_by_nobody
 from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
@@ -62,13 +61,18 @@ class CheckpointStore:
     """The checkpoints in one folder.
 
     context: entries of every manifest beside the state: config, data hash, versions, ...
+    require_ownership: raises RunLockedError once another process has taken the folder over.
     """
 
-    def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
+    def __init__(
+        self,
+        folder: Union[str, Path],
+        context: Optional[Mapping[str, Any]] = None,
+        require_ownership: Callable[[], None] = lambda: None,
+    ):
         self.folder = Path(folder)
         self.context = dict(context or {})
-        # Raises RunLockedError once another process has taken the folder over.
-        self.require_ownership: Callable[[], None] = owned_by_nobody
+        self._require_ownership = require_ownership
         # Signatures and hashes of the files that this process wrote or verified.
         self._hashed: dict[Path, tuple[FileSignature, Mapping[str, Any]]] = {}
 
@@ -83,7 +87,7 @@ class CheckpointStore:
 
         files: contents by suffix. extra_entries: of the manifest, beside the store's `context`.
         """
-        self.require_ownership()
+        self._require_ownership()
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
         with contextlib.ExitStack() as stack:
@@ -111,7 +115,7 @@ class CheckpointStore:
         manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
         manifest[CHECKSUM] = checksum(manifest)
         sync_folder(self.folder)
-        self.require_ownership()
+        self._require_ownership()
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
         return Checkpoint(path, manifest)

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from paddle_mnist.checkpoint.names import exists, find_run
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command
@@ -22,7 +23,6 @@ from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.remote import RemoteFolder, check_url, failure
-from paddle_mnist.training.run_directory import RunDirectory
 
 CONFIG = "config.yaml"
 ACTIONS = ("list", "verify", "prune")

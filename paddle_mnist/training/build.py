@@ -4,6 +4,7 @@ import logging
 
 import paddle
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.hidden_state.snapshot import data_snapshot
@@ -22,7 +23,6 @@ from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.parts import build_parts, loader_of
 from paddle_mnist.training.recorded import as_yaml, compared, describe
 from paddle_mnist.training.resume import ResumeRequest, check_override
-from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.sample_check import watch_generators
 from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.steps import Step, build_step

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import paddle
     from paddle import nn
 
+    from paddle_mnist.checkpoint.run import RunDirectory
     from paddle_mnist.monitor.profiler import Profiler
     from paddle_mnist.parallel.world import World
     from paddle_mnist.training.job import TrainingJob
-    from paddle_mnist.training.run_directory import RunDirectory
 
 # What a resume compares, and is no hyperparameter; a dashboard would take `name` for the run's.
 NOT_CHOSEN = ("parameters", "valid", "name")

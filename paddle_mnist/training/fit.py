@@ -16,6 +16,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_extra
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
@@ -45,7 +46,6 @@ from paddle_mnist.training.results import (
     warn_of_losses,
 )
 from paddle_mnist.training.resume import code_comparison
-from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.session import (
     load_final_weights,
     open_run,

@@ -5,10 +5,10 @@ from typing import Optional
 
 from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
 from paddle_mnist.checkpoint.mirror import Copy
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.resume import ResumeRequest, check_config_unchanged
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

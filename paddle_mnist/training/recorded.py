@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.names import checkpoint_name
-from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
+from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.object_graph import is_users
 from paddle_mnist.options import Options, flat_values

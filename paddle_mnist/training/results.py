@@ -7,11 +7,11 @@ from typing import Any, Optional
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.interfaces import as_number
 from paddle_mnist.progress import HIGHEST_IS_BEST, TrainState
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.initialize import BEFORE
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

@@ -10,12 +10,12 @@ import paddle
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import find_checkpoint
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.options import require_known
 from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.arguments import CODE, PYTHON, TASK
 from paddle_mnist.training.description import LABELS, SAMPLES
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

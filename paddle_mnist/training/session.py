@@ -13,6 +13,7 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import name_of_checkpoint
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import ExternalLoader
@@ -38,7 +39,6 @@ from paddle_mnist.training.initialize import (
 )
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.resume import find_resume_point
-from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.soften import soften
 from paddle_mnist.training.trainer import Trainer
 
