@@ -1,6 +1,6 @@
 # The public names, each once: checkers of types and editors read them here, and `__init__.py` finds
 # here which module each is in.
-from paddle_mnist.checkpoint.policy import Saving as Saving
+from paddle_mnist.checkpoint.saving import Saving as Saving
 from paddle_mnist.data.external import ResumableBatchSampler as ResumableBatchSampler
 from paddle_mnist.data.loader import BatchLoader as BatchLoader
 from paddle_mnist.data.loading import Loading as Loading

@@ -172,21 +172,19 @@ class Evaluator(Protocol):
 class Checkpointer:
     """Base class of what saves checkpoints when they are due; by itself it saves nothing."""
 
-    def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None:
+    def at_start(self, state: TrainState) -> None:
         """Called before the first step of a training whose initial weights are to be saved."""
 
-    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None:
+    def after_step(self, state: TrainState) -> None:
         """Called after each step."""
 
-    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None:
+    def after_epoch(self, state: TrainState) -> None:
         """Called after each epoch and its evaluation."""
 
-    def after_error(
-        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
-    ) -> None:
+    def after_error(self, error: BaseException, state: TrainState) -> None:
         """Called with the exception that ends a training, before it is raised again."""
 
-    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None:
+    def at_end(self, state: TrainState) -> None:
         """Called after the last epoch."""
 
 

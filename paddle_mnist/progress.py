@@ -98,15 +98,19 @@ class TrainState:
             earlier = [score for score in self.scores if score[0] < self.step]
             self.scores = [*earlier, [self.step, _or_none(value)]]
 
+    def best_scores(self, count: int) -> list[list[Any]]:
+        """Return [step, value] of the best evaluations, at most `count`, the best one first.
+
+        The earlier of equals is the better; NaN is never among them.
+        """
+        sign = -1 if self.mode == "max" else 1
+        scores = [score for score in self.scores if score[1] is not None]
+        return sorted(scores, key=lambda score: sign * score[1])[:count]
+
     @property
     def best(self) -> Optional[list[Any]]:
-        """[step, value] of the best evaluation, the earliest of equals; None before any.
-
-        NaN is never the best.
-        """
-        choose = max if self.mode == "max" else min
-        scores = [score for score in self.scores if score[1] is not None]
-        return choose(scores, key=lambda score: score[1], default=None)
+        """[step, value] of the best evaluation; None before any."""
+        return next(iter(self.best_scores(1)), None)
 
     def evaluations_without_improvement(self, min_delta: float = 0.0) -> int:
         """Return the number of evaluations since the last improvement; of all if none has a value.

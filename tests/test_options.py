@@ -151,6 +151,25 @@ def test_fit_has_the_defaults_of_its_groups_which_are_frozen():
     assert {Saving(), Saving(keep_last=3)} == {Saving()}
 
 
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [(True, 1), (False, 0), ("true", 1), ("Off", 0), ("3", 3), (3, 3), (np.bool_(True), 1)],
+)
+def test_keep_best_is_a_number_or_a_truth_value(written, number):
+    read = NAMES["keep_best"].read("keep_best", written)
+    assert read == number and type(read) is int
+    if not isinstance(written, str):
+        assert Saving(keep_best=written).keep_best == number
+
+
+@pytest.mark.parametrize("wrong", [-1, "-1", 1.5, "some", None])
+def test_keep_best_of_another_value_raises_one_line(wrong):
+    with pytest.raises(ConfigError, match=r"^keep_best is .*; expected a whole number[^\n]*$"):
+        NAMES["keep_best"].read("keep_best", wrong)
+    with pytest.raises(ConfigError, match=r"^Saving: keep_best is "):
+        Saving(keep_best=wrong)
+
+
 @dataclass(frozen=True)
 class Ovens(Options):
     """A group as anybody could write it."""

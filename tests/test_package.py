@@ -15,8 +15,8 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each may import those before it, directly or through others.
 ROOMS = """
-    _arguments errors system options progress interfaces data nn parallel hidden_state checkpoint
-    monitor metrics plots training inference | mnist apps legacy commands __main__
+    _arguments errors system options progress interfaces data nn parallel hidden_state monitor
+    metrics checkpoint plots training inference | mnist apps legacy commands __main__
 """.split()
 # These alone train a custom net; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]
@@ -90,7 +90,7 @@ def python(program):
 
 def test_importing_the_package_imports_no_paddle():
     done = python(
-        "import sys, paddle_mnist.commands.train, paddle_mnist.training.run_directory\n"
+        "import sys, paddle_mnist.commands.train, paddle_mnist.checkpoint.run\n"
         "assert 'paddle' not in sys.modules, sorted(sys.modules)"
     )
     assert done.returncode == 0, done.stderr

@@ -27,9 +27,9 @@ import psutil
 from markdown_tables import table as markdown_table
 from markdown_tables import write_table
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import CheckpointError, ProcessError
-from paddle_mnist.training.run_directory import RunDirectory
 
 # The sharpest rules: the newest checkpoint is the only one kept.
 OPTIONS = """

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Union
 
 from paddle_mnist.apps.loopback import PUBLIC, LoopbackWSGI, is_loopback, listen
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.system import signals
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

@@ -1,10 +1,8 @@
 """Saves checkpoints when they are due, and prunes old ones."""
 
-import contextlib
 import copy
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +14,9 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import checkpoint_files, manifest_entries
 from paddle_mnist.checkpoint.manifest import BREAKPOINT
 from paddle_mnist.checkpoint.mirror import Mirror
-from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
+from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
 from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError, RunLockedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
@@ -34,7 +33,6 @@ NOT_SAVED = "%s is not saved; training continues: %s"
 
 # Of a state that is written in the background; a smaller one is written in less than 0.1 s.
 BACKGROUND_BYTES = 32 * 2**20
-MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
 
 @dataclass(eq=False)
@@ -64,6 +62,8 @@ class StoreCheckpointer(Checkpointer):
     """
 
     store: CheckpointStore
+    model: nn.Layer
+    optimizer: paddle.optimizer.Optimizer
     saving: Saving = KEEP_EPOCHS
     average: WeightAverage = NO_AVERAGE
     resumed_from: Optional[TrainState] = None
@@ -83,49 +83,35 @@ class StoreCheckpointer(Checkpointer):
         # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
-    def at_start(
-        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
-    ) -> None:
+    def at_start(self, state: TrainState) -> None:
         """Save step 0, so that the initial weights are the same ones after a stop."""
-        self._save(state, model, optimizer)
+        self._save(state)
 
-    def after_step(
-        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
-    ) -> None:
+    def after_step(self, state: TrainState) -> None:
         if self.mirror:
             self.mirror.check()
-        self._note_result()
+        self._reap_writer()
         seconds = time.monotonic() - self._last_attempt
         if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):
-            self._try_to_save(state, model, optimizer)
+            self._try_to_save(state)
 
-    def after_epoch(
-        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
-    ) -> None:
-        self._note_result()
+    def after_epoch(self, state: TrainState) -> None:
+        self._reap_writer()
         if self.saving.is_due_after_epoch(state):
-            self._try_to_save(state, model, optimizer)
+            self._try_to_save(state)
 
-    def at_end(
-        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
-    ) -> None:
-        self._note_result(wait=True)
+    def at_end(self, state: TrainState) -> None:
+        self._reap_writer(wait=True)
         if self._saved_progress != _progress(state):
-            self._save(state, model, optimizer)
+            self._save(state)
 
-    def after_error(
-        self,
-        error: BaseException,
-        state: TrainState,
-        model: nn.Layer,
-        optimizer: paddle.optimizer.Optimizer,
-    ) -> None:
+    def after_error(self, error: BaseException, state: TrainState) -> None:
         """Save a breakpoint if one is wanted and no step was interrupted half way.
 
         Errors of this save, and of the one before, are logged, so that they do not hide `error`.
         """
         try:
-            self._note_result(wait=True)
+            self._reap_writer(wait=True)
         except RunLockedError:
             if not isinstance(error, RunLockedError):
                 raise
@@ -149,23 +135,21 @@ class StoreCheckpointer(Checkpointer):
                 "from before it"
             )
         elif state.step:
-            name = self._name(state, model) + BREAKPOINT
+            name = self._name(state) + BREAKPOINT
             try:
-                self._save(state, model, optimizer, BREAKPOINT)
+                self._save(state, BREAKPOINT)
                 log.info("saved %s; run again to resume from it", name)
             except (OutputError, DivergedError) as failure:
                 log.warning("%s is not saved: %s", name, failure)
 
-    def _try_to_save(
-        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
-    ) -> None:
+    def _try_to_save(self, state: TrainState) -> None:
         self._last_attempt = time.monotonic()
         try:
-            self._save(state, model, optimizer, may_be_later=True)
+            self._save(state, blocking=False)
         except OutputError as error:
-            log.warning(NOT_SAVED, self._name(state, model), error)
+            log.warning(NOT_SAVED, self._name(state), error)
 
-    def _note_result(self, wait: bool = False) -> None:
+    def _reap_writer(self, wait: bool = False) -> None:
         """Log the error of the thread that writes a checkpoint, if it has one.
 
         wait: until it has written it; else what is not done is left for later.
@@ -183,17 +167,10 @@ class StoreCheckpointer(Checkpointer):
                 if thread.is_done():  # else something, such as Ctrl-C, has interrupted the wait
                     self._writing = None
 
-    def _save(
-        self,
-        state: TrainState,
-        model: nn.Layer,
-        optimizer: paddle.optimizer.Optimizer,
-        name_end: str = "",
-        may_be_later: bool = False,
-    ) -> None:
-        """Save, and prune. may_be_later: let a thread write the copy of a large state."""
-        self._note_result(wait=True)  # one at a time
-        weights = model.state_dict()
+    def _save(self, state: TrainState, name_end: str = "", blocking: bool = True) -> None:
+        """Save, and prune. blocking: until it is written; else a thread writes a large state."""
+        self._reap_writer(wait=True)  # one at a time
+        weights = self.model.state_dict()
         require_finite_weights(
             weights,
             f"after step {state.step}",
@@ -201,26 +178,26 @@ class StoreCheckpointer(Checkpointer):
         )
         if self.extra:
             self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))
-        files = checkpoint_files(model, optimizer, self.average, self.extra)
+        files = checkpoint_files(self.model, self.optimizer, self.average, self.extra)
         extra_entries = {
-            **manifest_entries(model, optimizer, self.extra),
+            **manifest_entries(self.model, self.optimizer, self.extra),
             **self.manifest_entries(),
         }
-        name = self._name(state, model) + name_end
+        name = self._name(state) + name_end
         arguments = (name, files, state, extra_entries)
-        if not (may_be_later and self._commits_later(*arguments)):
+        if blocking or not self._commit_in_background(*arguments):
             self._commit(*arguments)
             if self.mirror:
                 self.mirror.changed()
 
-    def _commits_later(
+    def _commit_in_background(
         self,
         name: str,
         files: Mapping[str, SavedState],
         state: TrainState,
         extra_entries: Mapping[str, Any],
     ) -> bool:
-        """Have a thread commit a copy of a large state; return whether one does."""
+        """Have a thread commit a copy of a large state; return whether it does."""
         if sum(file.nbytes for file in files.values()) < BACKGROUND_BYTES:
             return False
         try:
@@ -254,44 +231,12 @@ class StoreCheckpointer(Checkpointer):
         except OutputError as error:
             log.warning("old checkpoints could not be deleted; training continues: %s", error)
 
-    def _name(self, state: TrainState, model: nn.Layer) -> str:
-        return name_of_checkpoint(self.name or checkpoint_name(model), state)
+    def _name(self, state: TrainState) -> str:
+        return name_of_checkpoint(self.name or checkpoint_name(self.model), state)
 
 
 def _progress(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
-
-
-def name_of_checkpoint(name: str, state: TrainState) -> str:
-    """Return the name of the checkpoint of a state: after an epoch, or inside one. name: NAME."""
-    is_after_epoch = state.step and not state.position
-    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
-    return f"{name}_{end}"
-
-
-def checkpoint_name(model: nn.Layer) -> str:
-    """Return the prefix of a model's checkpoint names: its `checkpoint_name`, or "model".
-
-    Raises ConfigError as `usable_name` does.
-    """
-    return usable_name(getattr(model, "checkpoint_name", "model"))
-
-
-def usable_name(name: object) -> str:
-    """Return a prefix of checkpoint names. Raises ConfigError unless files can be called so."""
-    with contextlib.suppress(UnicodeEncodeError):  # no Unicode
-        if (
-            isinstance(name, str)
-            and os.path.basename(name) == name
-            and not name.startswith(".")
-            and "\0" not in name
-            and 0 < len(name.encode()) <= MAX_NAME_BYTES
-        ):
-            return name
-    raise ConfigError(
-        f"name is {name!r}; expected the first part of a file's name: without a slash, not "
-        f"beginning with a dot, and of at most {MAX_NAME_BYTES} bytes"
-    )
 
 
 NO_CHECKPOINTER = Checkpointer()

@@ -15,13 +15,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union
+
+import msgspec
 
 from paddle_mnist.checkpoint.fingerprint import HashedInput
-from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.progress import MODES, TrainState
+from paddle_mnist.options import CountOrZero
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import weights_alone
 
 FORMAT = 4  # of the manifest; those before are not read
@@ -34,7 +36,7 @@ CHECKSUM = "checksum"  # the entry of a manifest that protects the others
 
 
 class OutdatedFormatError(CheckpointError):
-    """A manifest of a format that is no longer read. It is not damaged, and stays where it is."""
+    """A manifest of a format that is no longer read: not damaged, so it stays where it is."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,28 @@ class Checkpoint:
         return best is not None and self.step == best[0]
 
     @property
-    def info(self) -> CheckpointInfo:
-        """The facts about it by which `Saving` decides."""
+    def saved_at(self) -> float:
+        """The time, in seconds since 1970."""
+        return float(self.manifest["saved_at"])
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether it was saved after an epoch, not inside one."""
+        return self.manifest["state"]["position"] == 0 and self.step > 0
+
+    @property
+    def is_breakpoint(self) -> bool:
+        """Whether it was saved because the training was interrupted."""
+        return self.name.endswith(BREAKPOINT)
+
+    @property
+    def score(self) -> Optional[float]:
+        """The monitored metric, negated if the lowest is the best; None if it was not evaluated."""
         state = self.state
         value = state.metrics.get(state.monitor, math.nan)
-        score = value if state.mode == "max" else -value
-        return CheckpointInfo(
-            self.name,
-            self.sort_key,
-            time=self.manifest["saved_at"],
-            ends_epoch=state.position == 0 and state.step > 0,
-            score=None if math.isnan(score) else score,
-            breakpoint=self.name.endswith(BREAKPOINT),
-        )
+        if math.isnan(value):
+            return None
+        return value if state.mode == "max" else -value
 
     @property
     def size(self) -> int:
@@ -200,16 +211,24 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     """Return the checkpoint of a manifest that was read already. Raises as `read_manifest` does."""
     try:
         manifest = json.loads(data.decode())
-        _check_manifest(path, manifest)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _require_format(path, manifest["format"])
+        if manifest.get(CHECKSUM) != checksum(manifest):
+            raise CheckpointError(
+                f"{path}: its checksum does not match its entries, so it is damaged or was edited; "
+                "use another"
+            )
+        msgspec.convert(manifest, _Manifest)
+    except (ValueError, msgspec.ValidationError, KeyError, TypeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error
+    names = [path.stem + suffix for suffix in DATA_SUFFIXES]
+    if not {*names[:2]} <= {*manifest["files"]} <= {*names}:
+        raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
     return Checkpoint(path, manifest)
 
 
-def _check_manifest(path: Path, manifest: Any) -> None:
-    """Raise CheckpointError, or any error that a manifest of another structure causes."""
-    version = manifest["format"]
+def _require_format(path: Path, version: object) -> None:
+    """Raise CheckpointError unless manifests of this format are read."""
     if version in range(1, FORMAT):
         raise OutdatedFormatError(
             f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
@@ -222,20 +241,39 @@ def _check_manifest(path: Path, manifest: Any) -> None:
             f"{path}: format {version!r:.40}; this version reads format {FORMAT}; use the package "
             "it was written with"
         )
-    if manifest.get(CHECKSUM) != checksum(manifest):
-        raise CheckpointError(
-            f"{path}: its checksum does not match its entries, so it is damaged or was edited; "
-            "use another"
-        )
-    names = [path.stem + suffix for suffix in DATA_SUFFIXES]
-    listed = set(manifest["files"])
-    if not set(names[:2]) <= listed <= set(names):
-        raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
-    for entry in manifest["files"].values():
-        int(entry["size"]), str(entry["sha256"])
-    state = TrainState.from_dict(manifest["state"])
-    if min(state.epoch, state.position, state.step, state.samples) < 0:
-        raise ValueError("a negative epoch, position, step or number of samples")
-    if state.mode not in MODES:
-        raise ValueError(f"mode {state.mode!r}")
-    float(manifest["saved_at"])
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    size: CountOrZero
+    sha256: str
+
+
+class _RunningSums(msgspec.Struct, forbid_unknown_fields=True):
+    samples: CountOrZero
+    lr: float
+    totals: dict[str, list[Optional[float]]]
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    """What `TrainState.as_dict` returns."""
+
+    epoch: CountOrZero
+    position: CountOrZero
+    step: CountOrZero
+    samples: CountOrZero
+    train_seconds: float
+    running_sums: _RunningSums
+    metrics: dict[str, Optional[float]]
+    scores: list[tuple[int, Optional[float]]]
+    monitor: str
+    mode: Literal["max", "min"]
+
+
+class _Manifest(msgspec.Struct):
+    """The entries of every manifest. Runs add others, such as their configuration."""
+
+    format: int
+    files: dict[str, _File]
+    state: _State
+    saved_at: float
+    checksum: str

@@ -17,12 +17,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist import errors
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.policy import Saving
-from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import (
     CheckpointError,
     ConfigError,
@@ -35,6 +34,9 @@ from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.program import another_mirror
 from paddle_mnist.system.remote import local_path
 from paddle_mnist.system.surroundings import for_another_python
+
+if TYPE_CHECKING:
+    from paddle_mnist.checkpoint.run import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
@@ -65,7 +67,7 @@ class Mirror:
     for it before and after a training. url: (attribute) of the copy.
     """
 
-    def __init__(self, where: str, run: RunFiles, saving: Saving):
+    def __init__(self, where: str, run: "RunDirectory", saving: Saving):
         self.url = where if "://" in where else str(Path(where).absolute())
         self._timeout = saving.mirror_timeout
         keep = {name: value for name, value in vars(saving).items() if name.startswith("keep_")}

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Optional
 
 from paddle_mnist.checkpoint.manifest import CHECKSUM, PARAMS, Checkpoint, read_manifest
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints
-from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
+from paddle_mnist.checkpoint.run import METRICS_LINES, MIRROR_RECORD, RunDirectory
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import CheckpointError, RunLockedError, listed
 from paddle_mnist.system.files import PART, make_folder, sync_folder, write_atomically
 from paddle_mnist.system.ownership import LOCK
@@ -50,7 +50,7 @@ class MirrorCopy:
     Its methods raise what drivers raise, and RunLockedError if another process has written there.
     """
 
-    def __init__(self, url: str, run: RunFiles, saving: Saving):
+    def __init__(self, url: str, run: RunDirectory, saving: Saving):
         self.remote = RemoteFolder(url)
         self.run = run
         self.saving = saving
@@ -259,15 +259,15 @@ class MirrorCopy:
         """
         local = {one.name: one for one in self.run.checkpoints.all()}
         there = {identity(one) for one in copies}
-        infos = {one.name: one.info for one in [*copies, *local.values()]}.values()
-        kept = self.saving.kept(infos)
-        at_once = replace(self.saving, keep_last=1).kept(infos)
+        known = {one.name: one for one in [*copies, *local.values()]}.values()
+        kept = self.saving.kept(known)
+        at_once = replace(self.saving, keep_last=1).kept(known)
         return [
             one
             for name, one in local.items()
             if identity(one) not in there | self._skipped
             and name in kept
-            and (one.info.ends_epoch or name in at_once)
+            and (one.ends_epoch or name in at_once)
         ]
 
     def names_waiting(self) -> list[str]:
@@ -306,7 +306,7 @@ class MirrorCopy:
         """Delete leftovers, and the checkpoints that the run does not keep, the manifest first."""
         for name in self._own() - self._listing.named():
             self.remote.remove(f"{CHECKPOINTS}/{name}")
-        kept = self.saving.kept(one.info for one in copies)
+        kept = self.saving.kept(copies)
         for checkpoint in copies:
             if checkpoint.name not in kept:
                 self.remote.remove(f"{CHECKPOINTS}/{checkpoint.path.name}")

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -26,8 +26,8 @@ from paddle_mnist.checkpoint.manifest import (
     checksum,
     read_manifest,
 )
-from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
@@ -41,7 +41,6 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.ownership import owned_by_nobody
 from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
@@ -62,13 +61,18 @@ class CheckpointStore:
     """The checkpoints in one folder.
 
     context: entries of every manifest beside the state: config, data hash, versions, ...
+    require_ownership: raises RunLockedError once another process has taken the folder over.
     """
 
-    def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
+    def __init__(
+        self,
+        folder: Union[str, Path],
+        context: Optional[Mapping[str, Any]] = None,
+        require_ownership: Callable[[], None] = lambda: None,
+    ):
         self.folder = Path(folder)
         self.context = dict(context or {})
-        # Raises RunLockedError once another process has taken the folder over.
-        self.require_ownership: Callable[[], None] = owned_by_nobody
+        self._require_ownership = require_ownership
         # Signatures and hashes of the files that this process wrote or verified.
         self._hashed: dict[Path, tuple[FileSignature, Mapping[str, Any]]] = {}
 
@@ -83,7 +87,7 @@ class CheckpointStore:
 
         files: contents by suffix. extra_entries: of the manifest, beside the store's `context`.
         """
-        self.require_ownership()
+        self._require_ownership()
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
         with contextlib.ExitStack() as stack:
@@ -111,7 +115,7 @@ class CheckpointStore:
         manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
         manifest[CHECKSUM] = checksum(manifest)
         sync_folder(self.folder)
-        self.require_ownership()
+        self._require_ownership()
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
         return Checkpoint(path, manifest)
@@ -136,16 +140,27 @@ class CheckpointStore:
                 unreadable.append((path, error))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
 
+    def _read_usable(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
+        """Do as `_read_manifests`, without those of an outdated format.
+
+        They are of a run that an older version began. Raises OutdatedFormatError if there are no
+        others.
+        """
+        checkpoints, unreadable = self._read_manifests()
+        outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
+        if outdated and not checkpoints:
+            raise outdated[0]
+        return checkpoints, [one for one in unreadable if one[1] not in outdated]
+
     def newest(self, quarantine_damaged: bool = False) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
         Newer ones that are damaged are logged, and with `quarantine_damaged` moved to
         `quarantine/`; only the one writer of the folder may ask for that.
         Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
-        training start from the beginning. Raises OutdatedFormatError as `best` does.
+        training start from the beginning. Raises OutdatedFormatError if all are of such a format.
         """
-        checkpoints, damaged = self._read_manifests()
-        _require_current_format(checkpoints, damaged)
+        checkpoints, damaged = self._read_usable()
         newest_valid = None
         for checkpoint in reversed(checkpoints):
             if not (error := self._damage(checkpoint)):
@@ -155,9 +170,6 @@ class CheckpointStore:
                 return self.newest(quarantine_damaged)
             damaged.append((checkpoint.path, error))
         for path, reason in damaged:
-            if isinstance(reason, OutdatedFormatError):  # of a run that an older version began
-                log.warning("%s", reason)
-                continue
             log.warning("damaged checkpoint: %s", reason)
             if quarantine_damaged:
                 self._quarantine(path)
@@ -172,16 +184,10 @@ class CheckpointStore:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
         None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
-        Raises OutdatedFormatError if none has a format that is read.
+        Raises OutdatedFormatError as `newest` does.
         """
-        checkpoints, unreadable = self._read_manifests()
-        _require_current_format(checkpoints, unreadable)
-        evaluated = [
-            (score, checkpoint)
-            for checkpoint in checkpoints
-            if (score := checkpoint.info.score) is not None
-        ]
-        for _, checkpoint in sorted(evaluated, key=lambda scored: -scored[0]):
+        evaluated = best_first(self._read_usable()[0])
+        for checkpoint in evaluated:
             if not (error := self._damage(checkpoint)):
                 return checkpoint
             if not checkpoint.path.exists():  # its writer has deleted it: list again
@@ -219,7 +225,7 @@ class CheckpointStore:
         candidates = {checkpoint.name: checkpoint for checkpoint in self.all()}
         verified: set[str] = set()
         while True:
-            kept = saving.kept(checkpoint.info for checkpoint in candidates.values())
+            kept = saving.kept(candidates.values())
             dropped = [checkpoint for name, checkpoint in candidates.items() if name not in kept]
             if not dropped:
                 return []
@@ -233,12 +239,6 @@ class CheckpointStore:
             for name in damaged:
                 del candidates[name]
             verified |= kept
-
-    def _is_valid(self, checkpoint: Checkpoint) -> bool:
-        """Return whether it verifies; log the reason if not."""
-        if error := self._damage(checkpoint):
-            log.warning("damaged checkpoint: %s", error)
-        return not error
 
     def _damage(self, checkpoint: Checkpoint) -> Optional[CheckpointError]:
         """Return why it does not verify; None if it does, and then remember its files."""
@@ -256,10 +256,10 @@ class CheckpointStore:
         return error
 
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
-        """Return whether it verifies, without reading files that are as they were written.
+        """Return whether it verifies; log why not. Unchanged files are not read.
 
-        Those are the files whose signature is that with which this process hashed them, or that
-        have not been changed since their manifest was written, after them. This is enough for
+        Unchanged are files whose signature is that with which this process hashed them, or that
+        have not changed since their manifest was written, after them. This is enough for
         checkpoints that are not loaded now.
         """
         with contextlib.suppress(OSError):
@@ -269,7 +269,9 @@ class CheckpointStore:
                 for name, entry in checkpoint.manifest["files"].items()
             ):
                 return True
-        return self._is_valid(checkpoint)
+        if error := self._damage(checkpoint):
+            log.warning("damaged checkpoint: %s", error)
+        return not error
 
     def _is_unchanged(self, path: Path, entry: Mapping[str, Any], manifest_written: int) -> bool:
         signature = _file_signature(path)
@@ -323,15 +325,6 @@ class CheckpointStore:
     def remove_temporary_files(self) -> None:
         """Delete the temporary files of interrupted saves. For the one writer of the folder."""
         remove_temporary(self.folder, "*_epoch")
-
-
-def _require_current_format(
-    checkpoints: Sequence[Checkpoint], unreadable: Sequence[tuple[Path, CheckpointError]]
-) -> None:
-    """Raise OutdatedFormatError if all that could be read are manifests of such a format."""
-    outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
-    if outdated and not checkpoints:
-        raise outdated[0]
 
 
 def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:

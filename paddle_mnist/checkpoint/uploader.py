@@ -17,8 +17,8 @@ import time
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
-from paddle_mnist.checkpoint.policy import Saving
-from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import PaddleMnistError, RunLockedError, listed
 from paddle_mnist.system.remote import failure, is_permanent
 
@@ -165,7 +165,7 @@ def main() -> None:
     log.setLevel(logging.INFO)
     log.propagate = False
     threading.Thread(target=_exit_with, args=[settings["parent"]], daemon=True).start()
-    run = RunFiles(settings["run"], settings["name"])
+    run = RunDirectory(settings["run"], settings["name"])
     copy = MirrorCopy(settings["url"], run, Saving(**settings["saving"]))
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_requests, args=[requests, copy, answers], daemon=True).start()

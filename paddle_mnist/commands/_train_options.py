@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import (
@@ -143,10 +143,10 @@ def _config_of_run(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the configuration of the run that goes on, if it may be one of continued training."""
     resume = str(given.get("resume", "auto"))
     if resume not in ("auto", "off", "False"):
-        place = RunFiles(resume)
-        runs = [place, RunFiles(place.path.parent.parent)]  # or that of a checkpoint
+        place = RunDirectory(resume)
+        runs = [place, RunDirectory(place.path.parent.parent)]  # or that of a checkpoint
     else:
-        runs = [RunFiles(str(given["output"]))] if given.get("incremental_from") else []
+        runs = [RunDirectory(str(given["output"]))] if given.get("incremental_from") else []
     return next((read_yaml(run.config) for run in runs if os.path.isfile(run.config)), {})
 
 

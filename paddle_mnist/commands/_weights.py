@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, WORDS, find_run
+from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, WORDS, find_run
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError
 

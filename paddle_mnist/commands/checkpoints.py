@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.names import exists, find_run
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
-from paddle_mnist.checkpoint.saved_weights import exists, find_run
+from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import OPTIONS, distinct
@@ -22,7 +23,6 @@ from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.remote import RemoteFolder, check_url, failure
-from paddle_mnist.training.run_directory import RunDirectory
 
 CONFIG = "config.yaml"
 ACTIONS = ("list", "verify", "prune")
@@ -184,27 +184,25 @@ def _list(store: CheckpointStore) -> dict[str, Any]:
     """Return the verified checkpoints by step, and the files that belong to none."""
     damage, checkpoints = store.find_damaged(), store.all()
     whole = [checkpoint for checkpoint in checkpoints if checkpoint.path not in damage]
-    scores = {checkpoint.name: checkpoint.info.score for checkpoint in whole}
-    evaluated = {name: score for name, score in scores.items() if score is not None}
-    best = max(evaluated, key=lambda name: evaluated[name], default=None)
+    best = best_first(whole)[:1]
     rows = []
     for checkpoint in checkpoints:
-        info, state = checkpoint.info, checkpoint.state
-        saved_at = datetime.fromtimestamp(info.time).astimezone()
-        kind = "epoch end" if info.ends_epoch else "inside"
+        state = checkpoint.state
+        saved_at = datetime.fromtimestamp(checkpoint.saved_at).astimezone()
+        kind = "epoch end" if checkpoint.ends_epoch else "inside"
         rows.append(
             {
                 "name": checkpoint.name,
                 "step": checkpoint.step,
-                "epoch": state.epoch - info.ends_epoch,
+                "epoch": state.epoch - checkpoint.ends_epoch,
                 "bytes": checkpoint.size,
                 "saved_at": saved_at.isoformat(timespec="seconds"),
                 "monitor": state.monitor,
                 "value": _value(state, state.monitor),
                 "valid_acc": _value(state, "valid/acc"),
-                "what": "breakpoint" if info.breakpoint else kind,
+                "what": "breakpoint" if checkpoint.is_breakpoint else kind,
                 "newest": checkpoint in whole[-1:],
-                "best": checkpoint.name == best,
+                "best": checkpoint in best,
                 "damaged": checkpoint.path in damage,
             }
         )

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
+from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         return _export_legacy(argv)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
+    from paddle_mnist.checkpoint.names import find_weights, newest_run
     from paddle_mnist.mnist.export import export_model, variables
     from paddle_mnist.mnist.own_nets import load_net
 
@@ -104,7 +104,7 @@ def _folder(args: argparse.Namespace) -> Path:
             f"{' and '.join(folders.values())} are given; expected one folder to write"
         )
     folder = Path(*folders.values()) if folders else Path(OUTPUT)
-    if RunFiles(folder).config.exists():
+    if RunDirectory(folder).config.exists():
         raise ConfigError(
             f"{folder}: a run, into which nothing is exported; expected another folder to write; "
             f"--run {folder} exports the run"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paddle_mnist.checkpoint.saved_weights import default_run
+from paddle_mnist.checkpoint.names import default_run
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES

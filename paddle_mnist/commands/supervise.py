@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.signals import parse_names
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"stop_signals is {args.stop_signals!r}; {error}") from error
     return supervise(
         lambda _: [sys.executable, *script],
-        RunFiles(args.run).checkpoints.newest_step,
+        RunDirectory(args.run).checkpoints.newest_step,
         args.max_restarts,
         args.hang_timeout,
         stop_signals,

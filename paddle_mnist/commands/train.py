@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT, RunFiles
+from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT, RunDirectory
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
@@ -61,7 +61,7 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
             "python with --nprocs and --max_restarts, or launch's own --elastic_level and "
             "--max_restart"
         )
-    run = RunFiles(config.output or DEFAULT_OUTPUT)
+    run = RunDirectory(config.output or DEFAULT_OUTPUT)
     old_config = _identity(run.config)
 
     def start(restart: bool) -> list[str]:

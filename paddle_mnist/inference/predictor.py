@@ -8,8 +8,8 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from paddle_mnist.checkpoint.run_files import RunFiles
-from paddle_mnist.checkpoint.saved_weights import exists
+from paddle_mnist.checkpoint.names import exists
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.inference.exported import (
     ABOUT,
@@ -153,7 +153,7 @@ class Predictor:
 
 def is_exported(folder: Path) -> bool:
     """Return whether a folder holds an exported model, or might, for it holds nothing of a run."""
-    run = RunFiles(folder)
+    run = RunDirectory(folder)
     is_of_run = any(path.exists() for path in (run.config, run.checkpoints.folder, run.weights))
     return (folder / ABOUT).exists() or (folder.is_dir() and not is_of_run)
 

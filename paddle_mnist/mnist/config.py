@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 import yaml
 
-from paddle_mnist.checkpoint.policy import Saving
-from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
+from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.incremental import Incremental, check_start

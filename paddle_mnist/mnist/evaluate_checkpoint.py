@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
+from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data

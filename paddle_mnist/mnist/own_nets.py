@@ -9,8 +9,8 @@ from typing import Optional, Union
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.names import SavedWeights
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, summary
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.state_dict import load_weights

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
+from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.exported import ABOUT, Input
 from paddle_mnist.inference.predictor import InferenceFn, Predictor, is_exported

@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import Classes
@@ -22,7 +23,6 @@ from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.history import History
 from paddle_mnist.training import run_figures
 from paddle_mnist.training.evaluator import Evaluation
-from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.run_figures import RunFigures
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from paddle_mnist.checkpoint.run_files import TRAINED_WITH
+from paddle_mnist.checkpoint.run import TRAINED_WITH
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist import figures, report
 from paddle_mnist.mnist.arrays import SIZE, Data

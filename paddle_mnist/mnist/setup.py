@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
+from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.augment import Distortion

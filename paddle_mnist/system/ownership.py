@@ -109,10 +109,6 @@ class Owner:
                 os.unlink(self.path)
 
 
-def owned_by_nobody() -> None:
-    """Require nothing, in place of `Owner.require`, where a folder has no owner."""
-
-
 @contextlib.contextmanager
 def owned(
     folder: Path, break_after: Optional[float] = None, elsewhere: str = "another output"

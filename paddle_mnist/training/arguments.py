@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from paddle_mnist.checkpoint.mirror import check_apart
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.names import usable_name
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.numerics import Numerics
@@ -120,8 +121,6 @@ class FitArguments(Options):
 
     def _check_types(self) -> None:
         if self.name != "":
-            from paddle_mnist.checkpoint.checkpointer import usable_name
-
             usable_name(self.name)
         for name in ("metrics", "must_match", "state"):
             value = getattr(self, name)

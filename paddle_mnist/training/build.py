@@ -4,7 +4,7 @@ import logging
 
 import paddle
 
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.parallel.world import join

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from paddle import nn
 
     from paddle_mnist.checkpoint.manifest import Checkpoint
+    from paddle_mnist.checkpoint.run import RunDirectory
     from paddle_mnist.hidden_state.extra_state import ExtraState
     from paddle_mnist.monitor.profiler import Profiler
     from paddle_mnist.nn.ema import WeightAverage
     from paddle_mnist.nn.schedule import Schedule
     from paddle_mnist.parallel.world import World
     from paddle_mnist.training.arguments import FitArguments
-    from paddle_mnist.training.run_directory import RunDirectory
     from paddle_mnist.training.steps import Step
 
 AnyCallback = TypeVar("AnyCallback", bound="Callback")

@@ -15,8 +15,9 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_extra
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, summary
@@ -43,7 +44,6 @@ from paddle_mnist.training.results import (
     result_so_far,
 )
 from paddle_mnist.training.resume import code_comparison
-from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.session import (
     find_resume_point,
     load_final_weights,

@@ -3,13 +3,13 @@
 import logging
 from typing import Optional
 
-from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, OutdatedFormatError
+from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
 from paddle_mnist.checkpoint.mirror import Copy
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.resume import check_config_unchanged
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
@@ -49,8 +49,6 @@ def _newest(run: RunDirectory) -> Optional[Checkpoint]:
     run.checkpoints.remove_temporary_files()
     try:
         return run.checkpoints.newest(quarantine_damaged=True)
-    except OutdatedFormatError:
-        raise
     except CheckpointError as error:  # there may be a good one in the mirror
         log.warning("%s", error)
         return None

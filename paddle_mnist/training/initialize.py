@@ -15,7 +15,7 @@ from paddle import nn
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
+from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
 from paddle_mnist.data.loader import length_of
 from paddle_mnist.errors import CheckpointError, ConfigError

@@ -11,7 +11,8 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.names import checkpoint_name
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.loader import BatchLoader, length_of
 from paddle_mnist.data.sampler import EpochOrder, ShardSpec
@@ -36,7 +37,6 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator
-from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
 from paddle_mnist.training.trainer import Trainer

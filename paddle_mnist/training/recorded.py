@@ -10,8 +10,7 @@ import yaml
 from paddle import nn
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.checkpointer import checkpoint_name
-from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
+from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.object_graph import is_users
 from paddle_mnist.options import Options, flat_values
@@ -88,7 +87,7 @@ def compared(training: Training, description: Mapping[str, Any]) -> dict[str, An
     must_match = flattened(arguments.must_match or {})
     must_match = {name: one for name, one in must_match.items() if (name, one) != (CODE, True)}
     values = {**flattened(description), **compared_values(arguments.groups)}
-    values["name"] = arguments.name or checkpoint_name(training.model)
+    values["name"] = training.run.name
     if arguments.valid is not None:
         values |= dict(zip(("monitor", "mode"), arguments.monitored))
     if arguments.ends_with_best or training.schedule.needs_metric:  # which count evaluations

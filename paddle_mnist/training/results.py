@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from paddle_mnist._arguments import plain
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.interfaces import as_number
 from paddle_mnist.training.callbacks import FitResult, Training
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

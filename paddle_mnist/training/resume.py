@@ -8,7 +8,8 @@ from typing import Any, Optional
 import paddle
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
-from paddle_mnist.checkpoint.saved_weights import find_checkpoint
+from paddle_mnist.checkpoint.names import find_checkpoint
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.options import flat_values, require_known
 from paddle_mnist.system.program import another_mirror, as_option
@@ -21,7 +22,6 @@ from paddle_mnist.training.arguments import (
 )
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.description import LABELS, SAMPLES, flattened
-from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.figure_files import COMPARED, COMPARED_FILES, FIGURES, files_of
 from paddle_mnist.plots.history import History, read_history
-from paddle_mnist.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

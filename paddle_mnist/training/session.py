@@ -7,12 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.checkpointer import (
-    NO_CHECKPOINTER,
-    StoreCheckpointer,
-    name_of_checkpoint,
-)
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.errors import CheckpointError
@@ -133,7 +130,7 @@ def train_epochs(training: Training) -> None:
     with contextlib.closing(history):
         checkpointer = _checkpointer(training)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
-            checkpointer.at_start(state, training.model, training.optimizer)
+            checkpointer.at_start(state)
         profilers = [one for callback in training.callbacks if (one := callback.profiler())]
         trainer = new_trainer(
             training,
@@ -166,6 +163,8 @@ def _checkpointer(training: Training) -> Checkpointer:
     )
     return StoreCheckpointer(
         run.checkpoints,
+        training.model,
+        training.optimizer,
         training.arguments.saving,
         average=training.average,
         resumed_from=checkpoint.state if checkpoint and is_there else None,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Union
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_loss
-from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
+from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import generators_restored

@@ -155,13 +155,13 @@ class Trainer:
         may_have_trained = is_resumed or start_epoch < end_epoch
         self._start(train_datasets, start_epoch, end_epoch, self.state.position)
         self._saving = self.checkpointer or StoreCheckpointer(
-            CheckpointStore(save_path), average=self.average
+            CheckpointStore(save_path), self.model, self.optimizer, average=self.average
         )
         try:
             was_evaluated = bool(self.state.metrics)
             # An evaluation is repeated, since it may have been interrupted before it was written.
             if is_resumed and self._evaluate_after_step() and not was_evaluated:
-                self._saving.after_step(self.state, self.model, self.optimizer)
+                self._saving.after_step(self.state)
             for epoch in range(start_epoch, end_epoch):
                 if self._is_over() or (not self.state.position and self.should_stop()):
                     break
@@ -169,13 +169,13 @@ class Trainer:
                 if self._is_over():  # inside the epoch, which may be ended later
                     break
                 self.end_epoch()
-                self._saving.after_epoch(self.state, self.model, self.optimizer)
+                self._saving.after_epoch(self.state)
         except BaseException as error:
             # A signal is a StoppedError here, raised where a batch is awaited or evaluated.
-            self._saving.after_error(error, self.state, self.model, self.optimizer)
+            self._saving.after_error(error, self.state)
             raise
         if may_have_trained:  # else the initial weights are no checkpoint
-            self._saving.at_end(self.state, self.model, self.optimizer)
+            self._saving.at_end(self.state)
         self.save()
         return self.state
 
@@ -208,7 +208,7 @@ class Trainer:
                     self.running.after_step()
                 self._evaluate_after_step()
                 with self.profile.part("saving"):
-                    self._saving.after_step(self.state, self.model, self.optimizer)
+                    self._saving.after_step(self.state)
                 self.profile.after_step()
                 if self.state.step >= self.max_steps:
                     break

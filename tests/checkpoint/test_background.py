@@ -15,7 +15,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import OutputError, StoppedError
 from paddle_mnist.progress import TrainState
@@ -26,9 +26,10 @@ class Training:
 
     def __init__(self, folder: Path):
         self.store = CheckpointStore(folder / "checkpoints")
-        self.checkpointer = StoreCheckpointer(self.store, Saving(every_steps=1))
         self.net = nn.Linear(1500, 2000)
         self.optimizer = paddle.optimizer.Adam(0.1, parameters=self.net.parameters())
+        saving = Saving(every_steps=1)
+        self.checkpointer = StoreCheckpointer(self.store, self.net, self.optimizer, saving)
         self.state = TrainState()
         self.weights: list[np.ndarray] = []  # after each step
 
@@ -39,14 +40,13 @@ class Training:
         self.state.step += 1
         self.state.position += 1
         self.weights.append(self.net.weight.numpy())
-        self.checkpointer.after_step(self.state, self.net, self.optimizer)
+        self.checkpointer.after_step(self.state)
 
     def end(self) -> None:
-        self.checkpointer.at_end(self.state, self.net, self.optimizer)
+        self.checkpointer.at_end(self.state)
 
     def stop(self) -> None:
-        error = StoppedError(signal.SIGTERM)
-        self.checkpointer.after_error(error, self.state, self.net, self.optimizer)
+        self.checkpointer.after_error(StoppedError(signal.SIGTERM), self.state)
 
     def saved(self) -> dict[str, np.ndarray]:
         """The saved weights, by the name of their checkpoint, each of which is whole."""

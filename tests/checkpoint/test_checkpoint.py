@@ -1,5 +1,6 @@
 """Checkpoints: committed whole, verified, matched to the model or refused with a diff."""
 
+import math
 import os
 import sys
 import threading
@@ -9,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist import checkpoint
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
-from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, CheckpointInfo, Saving
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.progress import TrainState
@@ -74,7 +77,7 @@ def state_of(epoch, accuracy=None):
 
 def save(store, model, optimizer, epoch=1):
     """Commit the checkpoint of a model after `epoch` epochs, and return it."""
-    StoreCheckpointer(store, name="mnist").after_epoch(state_of(epoch), model, optimizer)
+    StoreCheckpointer(store, model, optimizer, name="mnist").after_epoch(state_of(epoch))
     return store.newest()
 
 
@@ -334,6 +337,8 @@ def test_commit_that_fails_half_way_leaves_no_checkpoint_of_its_name(store, olde
         (0, False, []),
         (None, True, [1, 4]),
         (3, True, [1, 3, 4, 6]),  # the scores are best at 1, and better at 4
+        (None, 2, [1, 2, 4, 5]),  # 2 equals 1, and 5 equals 4
+        (None, 3, [1, 2, 3, 4, 5]),
     ],
 )
 def test_saving_after_an_epoch_is_due_by_number_or_best_metric(every, keep_best, due):
@@ -383,13 +388,53 @@ def test_saving_is_due_after_ten_minutes_by_default():
         assert not saving.is_due_after_step(TrainState(step=1), 599.0)
 
 
+def entry(name, state, minute=0):
+    return Checkpoint(Path(f"{name}.json"), {"state": state.as_dict(), "saved_at": 60.0 * minute})
+
+
 def entries():
     """Ten checkpoints a minute apart; two end epochs; 3 and 8 have the best score; 2 broke off."""
     scores = {3: 0.9, 8: 0.9, 5: 0.7}
     return [
-        CheckpointInfo(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n), n == 2)
+        entry(
+            f"s{n}{'_breakpoint' * (n == 2)}",
+            TrainState(
+                step=n,
+                position=n not in (4, 8),
+                metrics={"valid/acc": scores[n]} if n in scores else {},
+            ),
+            minute=n,
+        )
         for n in range(10)
     ]
+
+
+@given(
+    scores=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, math.nan]), min_size=1, max_size=12),
+    mode=st.sampled_from(["max", "min"]),
+    keep_best=st.integers(0, 4),
+    every_epochs=st.integers(0, 3),
+)
+def test_training_keeps_its_best_checkpoints_and_the_newest(scores, mode, keep_best, every_epochs):
+    saving = Saving(every_epochs, keep_last=1, keep_best=keep_best)
+    state, checkpoints, newest = TrainState(mode=mode), [], None
+    sign = 1 if mode == "max" else -1
+    for epoch, score in enumerate(scores, 1):
+        state.step += 10
+        state.record_evaluation({"valid/acc": score})
+        state.end_epoch()
+        if saving.is_due_after_epoch(state):
+            newest = f"s{epoch}"
+            checkpoints.append(entry(newest, state))
+            kept = saving.kept(checkpoints)
+            checkpoints = [one for one in checkpoints if one.name in kept]
+        best_first = sorted(
+            (-sign * score, epoch)
+            for epoch, score in enumerate(scores[:epoch], 1)
+            if not math.isnan(score)
+        )
+        best = {f"s{number}" for _, number in best_first[:keep_best]}
+        assert {one.name for one in checkpoints} == best | ({newest} if newest else set())
 
 
 @pytest.mark.parametrize(
@@ -399,6 +444,8 @@ def entries():
         (replace(NEWEST, keep_last=3), [7, 8, 9]),
         (replace(NEWEST, keep_epochs=True), [4, 8, 9]),
         (replace(NEWEST, keep_best=True), [3, 9]),
+        (replace(NEWEST, keep_best=2), [3, 8, 9]),
+        (replace(NEWEST, keep_best=9), [3, 5, 8, 9]),
         (replace(NEWEST, keep_breakpoints=True), [2, 9]),
         (replace(NEWEST, keep_every_minutes=4), [3, 7, 9]),
         (replace(KEEP_EPOCHS, keep_last=2, keep_every_minutes=4), [2, 3, 4, 7, 8, 9]),
@@ -406,5 +453,5 @@ def entries():
     ],
 )
 def test_saving_keeps_the_union_of_its_rules(saving, kept):
-    assert saving.kept(entries()) == {f"s{n}" for n in kept}
+    assert saving.kept(entries()) == {entries()[n].name for n in kept}
     assert saving.kept(reversed(entries())) == saving.kept(entries())

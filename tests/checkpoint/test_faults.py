@@ -42,7 +42,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
-from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.progress import TrainState
@@ -76,12 +76,12 @@ class Training:
         self.state = found.state if found else TrainState()
         if found:
             load_checkpoint(found, self.net, self.optimizer)
+        resumed_from = found.state if found else None
         self.checkpointer = StoreCheckpointer(
-            store, saving, resumed_from=found.state if found else None
+            store, self.net, self.optimizer, saving, resumed_from=resumed_from
         )
 
     def finish(self) -> None:
-        trained = self.state, self.net, self.optimizer
         while self.state.step < STEPS:
             inputs = np.random.RandomState(self.state.step).rand(4, 40).astype("float32")
             self.net(paddle.to_tensor(inputs)).square().mean().backward()
@@ -89,11 +89,11 @@ class Training:
                 self.optimizer.step()
                 self.optimizer.clear_grad()
                 self.rate.step()
-            self.checkpointer.after_step(*trained)
+            self.checkpointer.after_step(self.state)
             if self.state.position == STEPS // 2:
                 self.state.end_epoch()
-                self.checkpointer.after_epoch(*trained)
-        self.checkpointer.at_end(*trained)
+                self.checkpointer.after_epoch(self.state)
+        self.checkpointer.at_end(self.state)
 
 
 # ------------------------------------------------------------------ what is on the disk

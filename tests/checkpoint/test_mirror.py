@@ -278,7 +278,8 @@ def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch)
         train(ROW, "s3://name:what-no-file-may-hold@bucket/x")
     assert "no-file" not in str(raised.value)
     with pytest.raises(ConfigError, match="which only fit keeps up to date"):
-        StoreCheckpointer(CheckpointStore(tmp_path), Saving(mirror=str(tmp_path / "there")))
+        saving = Saving(mirror=str(tmp_path / "there"))
+        StoreCheckpointer(CheckpointStore(tmp_path), None, None, saving)
 
 
 def test_messages_of_drivers_are_cut_after_credentials_are_masked():

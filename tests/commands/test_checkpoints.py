@@ -159,6 +159,7 @@ POLICIES = [  # options, and what is left of the five: the epoch's end is the be
     ([], [0, 1, 2, 3, 4]),  # the run was told to keep 99
     (NEWEST, [4]),
     (["--keep_last=1", "--keep_epochs=false"], [2, 4]),
+    ([*NEWEST[:-2], "--keep_best", "3"], [2, 4]),
 ]
 
 

@@ -13,10 +13,10 @@ from faulty_disk import fail, from_on, takes_space, watched
 from PIL import Image
 
 from paddle_mnist import TrainConfig, train_and_evaluate
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import OutputError
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES
 from paddle_mnist.plots.figure_files import COMPARED_FILES
-from paddle_mnist.training.run_directory import RunDirectory
 
 FIGURES = (
     "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()

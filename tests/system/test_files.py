@@ -33,7 +33,7 @@ def test_two_writers_of_one_path_each_publish_their_own_bytes(tmp_path):
 
 def test_run_that_starts_removes_temporary_files_of_killed_writers(tmp_path):
     """Temporary files of the run, and nobody else's."""
-    from paddle_mnist.training.run_directory import RunDirectory
+    from paddle_mnist.checkpoint.run import RunDirectory
 
     program = (
         "import os, signal, sys; from pathlib import Path; from paddle_mnist.system import files\n"

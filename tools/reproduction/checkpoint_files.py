@@ -9,8 +9,8 @@ from typing import Any
 
 from markdown_tables import table
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.training.run_directory import RunDirectory
 from reproduction.claims import Experiment, Report
 from reproduction.trainings import train
 from reproduction.workspace import Scale

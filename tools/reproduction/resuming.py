@@ -14,8 +14,8 @@ from typing import Any, Optional
 from markdown_tables import table
 from measuring.children import command
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.training.run_directory import RunDirectory
 from reproduction.claims import Experiment, Report
 from reproduction.comparison import QUICK
 from reproduction.initialization import plain_steps

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.names import SavedWeights
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_loads
-from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import CheckpointError
 
 WEIGHTS = Path(__file__).with_name("mnist.pdparams")
@@ -43,4 +43,4 @@ def weights() -> dict[str, Any]:
 
 def pretrained_weights() -> SavedWeights:
     """Return the weights as `find_weights` does those of a run. Raises CheckpointError."""
-    return SavedWeights(WEIGHTS, weights(), RunFiles(WEIGHTS.parent))
+    return SavedWeights(WEIGHTS, weights(), RunDirectory(WEIGHTS.parent))

@@ -8,8 +8,8 @@ import sys
 import pytest
 from fit_rows import train
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, OutputError, RunLockedError
-from paddle_mnist.training.run_directory import RunDirectory
 
 
 def train_once(folder, **options):
@@ -63,7 +63,7 @@ import sys
 from pathlib import Path
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.metrics.console import log_to_console
-from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.checkpoint.run import RunDirectory
 
 log_to_console(sys.stderr)
 try:

@@ -2,33 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.errors import ConfigError, StoppedError
-from paddle_mnist.options import Count, CountOrZero, Options, PathStr, Positive, option
+from paddle_mnist.options import WORDS, Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import signals
 from paddle_mnist.system.program import option_name
 from paddle_mnist.system.remote import check_url
 
+if TYPE_CHECKING:
+    from paddle_mnist.checkpoint.manifest import Checkpoint
 
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """The facts about a checkpoint by which `Saving` decides.
 
-    sort_key: greater for later checkpoints of a run.
-    time: when it was saved, in seconds since 1970.
-    ends_epoch: saved after an epoch, not inside one.
-    score: the higher the better; None if it was not evaluated.
-    breakpoint: saved because the training was interrupted.
-    """
-
-    name: str
-    sort_key: tuple[int, int]
-    time: float = 0.0
-    ends_epoch: bool = False
-    score: Optional[float] = None
-    breakpoint: bool = False
+def _truth_as_number(value: Any) -> Any:
+    """Read a truth value as 1 or 0."""
+    if isinstance(value, str):
+        value = WORDS.get(value.lower(), value)
+    return int(value) if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
@@ -52,8 +43,8 @@ class Saving(Options):
     keeps it; the newest always is:
 
     keep_last: the newest N of all.
-    keep_best: the one with the best value of `monitor`, the earliest of equals; where an
-        evaluation is the best so far, a checkpoint is always saved.
+    keep_best: the N with the best values of `monitor`, of equals the earlier ones; True is 1, and
+        False is 0. Where an evaluation is among the N best so far, a checkpoint is always saved.
     keep_epochs: the end of every epoch.
     keep_every_minutes: the newest of each span of N minutes.
     keep_breakpoints: every checkpoint that was saved because the training was interrupted.
@@ -88,7 +79,12 @@ class Saving(Options):
     at_start: bool = option(True, "save a checkpoint before the first step", flat="save_at_start")
     rehearse: bool = option(True, "try a resume before the first step of a new run")
     keep_last: Count = option(3, "keep the newest N checkpoints")
-    keep_best: bool = option(True, "keep the checkpoint with the best monitored metric")
+    keep_best: CountOrZero = option(
+        1,
+        "keep the N checkpoints with the best monitored metric; true is 1, false is 0",
+        bare="true",
+        parse=_truth_as_number,
+    )
     keep_epochs: bool = option(False, "keep the checkpoint at the end of every epoch")
     keep_every_minutes: Optional[Positive] = option(None, "keep one checkpoint every N minutes")
     keep_breakpoints: bool = option(False, "keep checkpoints that were saved on an interruption")
@@ -116,37 +112,44 @@ class Saving(Options):
 
     def is_due_after_step(self, state: TrainState, seconds: float) -> bool:
         """Return whether to save after a step. seconds: since the last save, or the start."""
-        if self._is_best(state) or (self.every_steps and state.step % self.every_steps == 0):
+        if self._is_among_best(state) or (self.every_steps and state.step % self.every_steps == 0):
             return True
         return self.every_seconds is not None and seconds >= self.every_seconds
 
     def is_due_after_epoch(self, state: TrainState) -> bool:
         """Return whether to save after an epoch and its evaluation."""
-        is_best = self._is_best(state)
-        return is_best or bool(self.every_epochs and state.epoch % self.every_epochs == 0)
+        is_due = self.every_epochs and state.epoch % self.every_epochs == 0
+        return bool(is_due) or self._is_among_best(state)
 
-    def _is_best(self, state: TrainState) -> bool:
-        return self.keep_best and state.best is not None and state.best[0] == state.step
+    def _is_among_best(self, state: TrainState) -> bool:
+        """Return whether the current weights were evaluated, and are among the best so far."""
+        return any(step == state.step for step, _ in state.best_scores(self.keep_best))
 
     def is_due_after_error(self, error: BaseException) -> bool:
         """Return whether to save where an exception ends the training."""
         return self.on_exception or isinstance(error, StoppedError)
 
-    def kept(self, checkpoints: Iterable[CheckpointInfo]) -> set[str]:
+    def kept(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:
         """Return the names of the checkpoints to keep."""
-        oldest_first = sorted(checkpoints, key=lambda info: info.sort_key)
-        kept = {info.name for info in oldest_first[-self.keep_last :]}
+        oldest_first = sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key)
+        kept = oldest_first[-self.keep_last :]
+        kept += best_first(oldest_first)[: self.keep_best]
         if self.keep_epochs:
-            kept |= {info.name for info in oldest_first if info.ends_epoch}
+            kept += [checkpoint for checkpoint in oldest_first if checkpoint.ends_epoch]
         if self.keep_breakpoints:
-            kept |= {info.name for info in oldest_first if info.breakpoint}
+            kept += [checkpoint for checkpoint in oldest_first if checkpoint.is_breakpoint]
         if self.keep_every_minutes:
             span = 60 * self.keep_every_minutes
-            kept |= {*{info.time // span: info.name for info in oldest_first}.values()}
-        evaluated = [(info.score, info) for info in oldest_first if info.score is not None]
-        if self.keep_best and evaluated:
-            kept.add(max(evaluated, key=lambda pair: pair[0])[1].name)
-        return kept
+            newest = {checkpoint.saved_at // span: checkpoint for checkpoint in oldest_first}
+            kept += newest.values()
+        return {checkpoint.name for checkpoint in kept}
+
+
+def best_first(checkpoints: Iterable["Checkpoint"]) -> list["Checkpoint"]:
+    """Return the evaluated checkpoints, the best one first; equals stay in their order."""
+    scored = [(checkpoint.score, checkpoint) for checkpoint in checkpoints]
+    evaluated = [(score, checkpoint) for score, checkpoint in scored if score is not None]
+    return [checkpoint for _, checkpoint in sorted(evaluated, key=lambda pair: -pair[0])]
 
 
 # For those who save without `fit`, as the tutorial does: every epoch stays, and nothing else.

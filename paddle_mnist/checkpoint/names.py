@@ -1,5 +1,6 @@
-"""Find weights and checkpoints by the names that users give them."""
+"""Names of checkpoints and weights: how they are made, and what the names that users give mean."""
 
+import contextlib
 import difflib
 import importlib
 import logging
@@ -17,10 +18,11 @@ from paddle_mnist.checkpoint.manifest import (
     Checkpoint,
     read_manifest,
 )
-from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
+from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import as_option, weights_alone
 from paddle_mnist.system.remote import without_credentials
 
@@ -37,7 +39,41 @@ EXPECTED = (
 )
 NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), *EXPORTED, ".json", ".yaml", "")
 
+MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
+
 Name = Union[str, Path]
+
+
+def name_of_checkpoint(name: str, state: TrainState) -> str:
+    """Return the name of the checkpoint of a state: after an epoch, or inside one. name: NAME."""
+    is_after_epoch = state.step and not state.position
+    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
+    return f"{name}_{end}"
+
+
+def checkpoint_name(model: Any) -> str:
+    """Return the prefix of a model's checkpoint names: its `checkpoint_name`, or "model".
+
+    Raises ConfigError as `usable_name` does.
+    """
+    return usable_name(getattr(model, "checkpoint_name", "model"))
+
+
+def usable_name(name: object) -> str:
+    """Return a prefix of checkpoint names. Raises ConfigError unless file names can begin so."""
+    with contextlib.suppress(UnicodeEncodeError):  # no Unicode
+        if (
+            isinstance(name, str)
+            and os.path.basename(name) == name
+            and not name.startswith(".")
+            and "\0" not in name
+            and 0 < len(name.encode()) <= MAX_NAME_BYTES
+        ):
+            return name
+    raise ConfigError(
+        f"name is {name!r}; expected the first part of a file's name: without a slash, not "
+        f"beginning with a dot, and of at most {MAX_NAME_BYTES} bytes"
+    )
 
 
 @dataclass(frozen=True)
@@ -52,28 +88,28 @@ class SavedWeights:
 
     path: Path
     values: Mapping[str, Any]
-    run: RunFiles
+    run: RunDirectory
     checkpoint: Optional[Checkpoint] = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunFiles]:
+def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
     """Return the most recently trained run at or below a folder, or None.
 
     A run is dated by its newest checkpoint, or by its weights if it has no checkpoints.
     """
     trained = []
     for config in Path(folder).rglob("config.yaml"):
-        run = RunFiles(config.parent)
-        times = [float(checkpoint.info.time) for checkpoint in run.checkpoints.all()]
+        run = RunDirectory(config.parent)
+        times = [checkpoint.saved_at for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
             times = [run.weights.stat().st_mtime]
         if times:
             trained.append((max(times), str(run.path)))
-    return RunFiles(max(trained)[1]) if trained else None
+    return RunDirectory(max(trained)[1]) if trained else None
 
 
-def default_run() -> RunFiles:
+def default_run() -> RunDirectory:
     """Return the newest run, for a command that names none. Raises CheckpointError without one."""
     run = newest_run()
     if not run:
@@ -98,7 +134,7 @@ def _refuse_url(name: Name) -> None:
         )
 
 
-def find_run(name: Optional[Name] = None) -> RunFiles:
+def find_run(name: Optional[Name] = None) -> RunDirectory:
     """Return the run that a name stands for or belongs to, for what shows runs.
 
     name: a run directory; one of its checkpoints or files, or the folder of its checkpoints;
@@ -111,13 +147,15 @@ def find_run(name: Optional[Name] = None) -> RunFiles:
     if str(name) in PACKAGED:
         raise CheckpointError(f"{name}: weights of no run; expected a run, or a checkpoint of one")
     _refuse_url(name)
-    path = Path(os.path.expanduser(name))  # of ~nobody, RunFiles says it
+    path = Path(os.path.expanduser(name))  # of ~nobody, RunDirectory says it
     is_inside = path.name == "checkpoints" if path.is_dir() else exists(str(path))
     above = (path.parent, Path(os.path.normpath(path.parent / os.pardir))) if is_inside else ()
-    return next((run for run in map(RunFiles, above) if run.config.exists()), RunFiles(path))
+    return next(
+        (run for run in map(RunDirectory, above) if run.config.exists()), RunDirectory(path)
+    )
 
 
-def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
+def find_checkpoint(name: Name, run: Optional[RunDirectory] = None) -> Checkpoint:
     """Return the checkpoint that a name or a path stands for.
 
     name: "latest" or "best", which is looked up in `run`; the name of a checkpoint of `run`; the
@@ -134,7 +172,7 @@ def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
             f"or a run; to start from weights alone: {weights_alone(name)}"
         )
     if name not in ("", *CHECKPOINT_WORDS) and os.path.isdir(name):
-        name, run = "latest", RunFiles(name)
+        name, run = "latest", RunDirectory(name)
     if name in CHECKPOINT_WORDS:
         run = run or default_run()
         store = run.checkpoints
@@ -173,7 +211,7 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         return packaged
     for one in (name, run):
         _refuse_url(one or "")
-    directory = None if run is None else RunFiles(run)
+    directory = None if run is None else RunDirectory(run)
     if name is None:
         return _final_weights(directory or default_run())
     name = os.path.expanduser(name)
@@ -182,17 +220,17 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     if directory:
         name = _path_in(directory, name)
     if name and os.path.isdir(name):
-        return _final_weights(RunFiles(name))
+        return _final_weights(RunDirectory(name))
     path = Path(name)
     if path.name and not os.path.exists(_manifest_path(name)):
         if path.suffix in NO_WEIGHTS or not os.path.isfile(path):
             raise CheckpointError(_not_a_checkpoint(name))
-        directory = RunFiles(path.parent)
+        directory = RunDirectory(path.parent)
         return SavedWeights(path, safe_load(path), directory, manifest=_newest_manifest(directory))
     return _checkpoint_weights(find_checkpoint(name))
 
 
-def _path_in(run: RunFiles, name: str) -> str:
+def _path_in(run: RunDirectory, name: str) -> str:
     """Return the path of what a name means in a run.
 
     name: of a checkpoint or file of the run, or its path. Raises ConfigError for the path of
@@ -213,7 +251,7 @@ def _path_in(run: RunFiles, name: str) -> str:
     return name
 
 
-def _final_weights(run: RunFiles) -> SavedWeights:
+def _final_weights(run: RunDirectory) -> SavedWeights:
     """Return the weights with which a run ended, or its newest ones while it is unfinished.
 
     They are read from a checkpoint, whose checksum is known, or from the file of the final weights
@@ -241,13 +279,13 @@ def _checkpoint_weights(checkpoint: Checkpoint) -> SavedWeights:
     return SavedWeights(
         path=checkpoint.path.with_suffix(PARAMS),
         values=checkpoint.load(PARAMS),
-        run=RunFiles(checkpoint.path.parent.parent),
+        run=RunDirectory(checkpoint.path.parent.parent),
         checkpoint=checkpoint,
         manifest=checkpoint.manifest,
     )
 
 
-def _newest_manifest(run: RunFiles) -> Mapping[str, Any]:
+def _newest_manifest(run: RunDirectory) -> Mapping[str, Any]:
     checkpoints = run.checkpoints.all()
     return checkpoints[-1].manifest if checkpoints else {}
 
@@ -261,7 +299,7 @@ def _manifest_path(name: str) -> Path:
     return Path(name).with_name(f"{_stem(Path(name))}.json")
 
 
-def _missing_from_run(run: RunFiles) -> str:
+def _missing_from_run(run: RunDirectory) -> str:
     """Return the message for a folder that has neither a run's checkpoints nor its weights."""
     if (run.path / "about.json").exists():
         reason = "an exported model, from which no weights are read"

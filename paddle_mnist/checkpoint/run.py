@@ -1,4 +1,4 @@
-"""The run directory: everything one training writes, one writer at a time."""
+"""`RunDirectory`: everything one training writes, one writer at a time."""
 
 import contextlib
 import glob
@@ -8,12 +8,12 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
-from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
-from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
+from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.progress import TrainState
@@ -27,19 +27,107 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned, owned_by_nobody
+from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned
 from paddle_mnist.system.program import another_output, as_option
+from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
 
+RUNS = "work/output"  # where runs are, unless --output says otherwise
+DEFAULT_OUTPUT = f"{RUNS}/default"
+TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
+METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
+MIRROR_RECORD = ".mirror.json"  # the checkpoint that was uploaded last: see `mirror_copy`
+FIT = "paddle_mnist.fit"  # the function that trains any net
 
-class RunDirectory(RunFiles):
-    """A run directory that a training writes. Creating the object does not touch the disk.
 
-    path, name: see `RunFiles`.
+class RunDirectory:
+    """The directory of a run. Creating the object does not touch the disk.
+
+    path: the directory. name: the model's, after which the final weights are called; by default
+        the one that is found in the directory.
+    Raises ConfigError for a path whose `~user` does not exist.
     """
 
-    mirror: Optional[Mirror] = None
+    def __init__(self, path: Union[str, Path], name: Optional[str] = None):
+        try:
+            self.path = Path(path).expanduser()
+        except RuntimeError as error:  # ~nobody
+            raise ConfigError(f"output is {path}; {error}; expected a folder") from error
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.result = self.path / "result.json"
+        self.log = self.path / "train.log"
+        self.visualdl = self.path / "vdl"
+        self.figures = self.path / "figures"
+        self.profile = self.path / "profile"
+        self.checkpoints = CheckpointStore(
+            self.path / "checkpoints", require_ownership=self._require_ownership
+        )
+        self.mirror: Optional[Mirror] = None
+        self._owner: Optional[Owner] = None
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name of the model, with which the names of its checkpoints begin."""
+        return self._name or self._recorded_name()
+
+    @property
+    def weights(self) -> Path:
+        """The file of the final weights, `{name}.pdparams`."""
+        return self.path / f"{self.name}{PARAMS}"
+
+    def _recorded_name(self) -> str:
+        """Return the name of the model that was trained here, from its weights and checkpoints."""
+        names = sorted(
+            path.stem
+            for path in self.path.glob(f"*{PARAMS}")
+            if not path.with_suffix(".json").exists()  # a checkpoint's
+        )
+        checkpoints = [path.stem for path in self.checkpoints.folder.glob("*_epoch*.json")]
+        for name in names:
+            if any(stem.startswith(f"{name}_epoch") for stem in checkpoints):
+                return name
+        is_unambiguous = len(names) == 1 or (names and self.config.exists())
+        return names[0] if is_unambiguous else "model"
+
+    def read_config(self) -> dict[str, Any]:
+        """Return what `config.yaml` holds, whatever trained the run; {} if there is none.
+
+        Raises ConfigError if it is damaged.
+        """
+        return read_yaml(self.config) if self.config.exists() else {}
+
+    @property
+    def is_of_fit(self) -> bool:
+        """Return whether `fit` trained a net of the caller's, which only its function builds."""
+        return self.read_config().get(TRAINED_WITH) == FIT
+
+    def final_checkpoint(self) -> Optional[str]:
+        """Return the name of the checkpoint with which the run ended; None if it is unfinished.
+
+        A training that continues a finished run deletes its result first.
+        """
+        result = self.read_result("checkpoint", ", so the run counts as unfinished")
+        return str(result["checkpoint"]) if result else None
+
+    def read_result(self, needed: str, consequence: str) -> Optional[dict[str, Any]]:
+        """Return what `result.json` holds; None if it is not there, or damaged, which is logged.
+
+        needed: an entry that it must have. consequence: of damage, the end of the warning.
+        """
+        if not self.result.exists():
+            return None
+        try:
+            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            result[needed]
+            return result
+        except (ValueError, TypeError, KeyError) as error:
+            log.warning("%s is damaged (%r)%s", self.result, error, consequence)
+            return None
+
+    # Writing it, one process at a time
 
     @contextlib.contextmanager
     def opened(
@@ -65,7 +153,7 @@ class RunDirectory(RunFiles):
                 self._move_aside()
         # After a move this is another directory, with another lock.
         with self._locked(saving) as owner:
-            self.checkpoints.require_ownership = owner.require
+            self._owner = owner
             for path in (self.config, self.metrics, self.result, self.weights, owner.path):
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
@@ -78,7 +166,12 @@ class RunDirectory(RunFiles):
             finally:
                 log.removeHandler(handler)
                 handler.close()
-                self.checkpoints.require_ownership = owned_by_nobody
+                self._owner = None
+
+    def _require_ownership(self) -> None:
+        """Raise RunLockedError if another process has broken the lock of the open directory."""
+        if self._owner:
+            self._owner.require()
 
     @contextlib.contextmanager
     def mirrored(self, saving: Saving) -> Iterator[None]:
@@ -200,7 +293,7 @@ class RunDirectory(RunFiles):
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, once the weights are on the disk to stay. Raises OutputError."""
-        self.checkpoints.require_ownership()
+        self._require_ownership()
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)
         write_atomically(self.result, text.encode())
