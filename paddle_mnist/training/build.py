@@ -61,7 +61,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             tags = _evaluated_tags(arguments, step, parts, evaluator)
             description = describe(arguments, parts)
     watch_generators([parts.loader, *evaluator.datasets.values()], parts.extra.data)
-    inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
+    inside_epochs = parts.loader.resumes_inside_epochs
     _check_saving(arguments, inside_epochs, world)
     config = compared(arguments, parts, description)
     shared = {name: value for name, value in config.items() if name.partition(".")[0] not in TASK}

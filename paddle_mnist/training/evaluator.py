@@ -13,12 +13,11 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist.data.collate import num_samples
-from paddle_mnist.data.external import open_loader
+from paddle_mnist.data.external import as_loader, open_loader
 from paddle_mnist.data.labelled_images import ItemSpec, labelled_images
-from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.interfaces import BatchMetric
+from paddle_mnist.interfaces import BatchMetric, Loader
 from paddle_mnist.metrics.sums import ANY_MEAN, GatheredOutputs, as_metric, computed
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
@@ -49,7 +48,7 @@ class EpochEvaluator:
     def __init__(
         self,
         step: Step,
-        datasets: Mapping[str, Any],
+        datasets: Mapping[str, Loader],
         every_epochs: int = 1,
         epochs: Optional[int] = None,
         world: World = ALONE,
@@ -92,14 +91,14 @@ class EpochEvaluator:
 
 
 def evaluate_step(
-    step: Step, model: nn.Layer, loader: Any, split: str = "valid", world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, split: str = "valid", world: World = ALONE
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
     return computed(add_up(step, model, loader, f"the data {split!r}", world), f" of {split}")
 
 
 def add_up(
-    step: Step, model: nn.Layer, loader: Any, data: str, world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, data: str, world: World = ALONE
 ) -> dict[str, BatchMetric]:
     """Return the loss and the metrics of a step, each added up over all batches, by name.
 
@@ -137,12 +136,12 @@ def add_up(
 
 
 def _evaluate_batches(
-    step: Step, model: nn.Layer, loader: Any, data: str, world: World
+    step: Step, model: nn.Layer, loader: Loader, data: str, world: World
 ) -> list[dict[str, BatchMetric]]:
     """Return the metrics of all batches, those of other processes too."""
-    rank, size = (world.rank, world.size) if hasattr(loader, "sharded") else (0, 1)
+    rank, size = (world.rank, world.size) if loader.is_indexed else (0, 1)
     batches = []
-    for turn, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
+    for turn, batch in enumerate(loader.epoch(0, start=rank, stride=size)):
         heartbeat.beat()
         number = rank + turn * size  # in the epoch
         reseed(0, number)  # a net that draws numbers draws the same every time
@@ -153,8 +152,7 @@ def _evaluate_batches(
         return batches
     examples = batches
     if not batches:  # fewer batches than processes
-        first = itertools.islice(epoch_batches(loader, 0), 1)
-        examples = [_evaluate_batch(step, model, batch) for batch in first]
+        examples = [_evaluate_batch(step, model, batch) for batch in loader.first_batches(1)]
     return _of_all_processes(batches, examples, world)
 
 
@@ -258,10 +256,12 @@ def evaluate(
     DivergedError if the loss is not finite.
     """
     step: Step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
-    loader = data
+    loader: Loader
     if isinstance(data, paddle.io.Dataset):
         loader = open_loader(data, BATCH_SIZE)
         step = _StepOnImages(step, type(data).__name__, getattr(model, "item_spec", None))
+    else:
+        loader = as_loader(data)
     totals = add_up(step, model, loader, "the data", world)
     labels, predictions, probabilities = totals["outputs"].to_numpy()
     return Evaluation(

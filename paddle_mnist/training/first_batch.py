@@ -1,6 +1,5 @@
 """Try the first batch before anything is written, so that errors show at once, with the shapes."""
 
-import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Optional, Union
@@ -11,12 +10,12 @@ from paddle import nn
 
 from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
+from paddle_mnist.data.loader import Shard, shards_of
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.snapshot import Snapshot
-from paddle_mnist.interfaces import MetricSums
+from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.beginning import Beginning, restored
@@ -34,7 +33,7 @@ def try_first_batch(
     step: Step,
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
-    loader: Any,
+    loader: Loader,
     seed: int,
     is_divided: bool = False,
     is_low_precision: bool = False,
@@ -92,7 +91,7 @@ def try_first_batch(
 def try_evaluation(
     step: Step,
     model: nn.Layer,
-    loader: Any,
+    loader: Loader,
     split: str,
     extra: Optional[ExtraState] = None,
 ) -> list[str]:
@@ -129,13 +128,11 @@ def _beginning(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Beginning,
     return Snapshot({"model": model}, {id(parameter) for parameter in trained})
 
 
-def _first_shard(loader: Any, what: str) -> Shard:
-    batches = loader.peek() if hasattr(loader, "peek") else epoch_batches(loader, 0)
-    with contextlib.closing(batches):
-        batch = next(batches, None)
-    if batch is None:
+def _first_shard(loader: Loader, what: str) -> Shard:
+    batches = loader.first_batches(1)
+    if not batches:
         raise DataError(f"{what} have no batches; expected at least one")
-    return shards_of(batch)[0]
+    return shards_of(batches[0])[0]
 
 
 def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:

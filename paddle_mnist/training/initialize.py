@@ -17,10 +17,10 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
-from paddle_mnist.data.loader import length_of
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.plain_data import digest_of
+from paddle_mnist.interfaces import Loader
 from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.nn.state_dict import load_weights
@@ -38,13 +38,13 @@ BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the we
 class TrainingParts:
     """The parts of a training: all that it changes, and the data that it is trained on.
 
-    loader: batches of the training data, with their order: a `BatchLoader` or an `ExternalLoader`.
+    loader: batches of the training data, with their order.
     schedule: when the optimizer's learning rate changes. average: a moving average of the weights,
     or `NO_AVERAGE`. extra: state that is elsewhere.
     """
 
     model: nn.Layer
-    loader: Any
+    loader: Loader
     schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
@@ -62,7 +62,7 @@ def restore(
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state = checkpoint.state
-    steps = length_of(parts.loader)
+    steps = parts.loader.steps_per_epoch
     if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "

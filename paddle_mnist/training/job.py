@@ -7,7 +7,6 @@ from typing import Any, Optional, TypeVar, Union
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
-from paddle_mnist.data.loader import length_of
 from paddle_mnist.hidden_state.extra_state import LOSS
 from paddle_mnist.interfaces import Evaluator, MetricSums
 from paddle_mnist.parallel.gradients import (
@@ -58,7 +57,7 @@ class TrainingJob:
     @property
     def steps(self) -> Optional[int]:
         """The number of steps of the training; None if it is unknown."""
-        steps = (length_of(self.parts.loader) or 0) * self.arguments.epochs
+        steps = (self.parts.loader.steps_per_epoch or 0) * self.arguments.epochs
         return min(steps, self.arguments.loading.max_steps or steps) or None
 
     def is_over(self, state: TrainState) -> bool:

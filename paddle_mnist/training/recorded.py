@@ -47,7 +47,7 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
         description["optimizer"] = describe_optimizer(parts.optimizer, parts.model)
         description["schedule"] = describe_schedule(parts.optimizer)
     if arguments.loading.order is not None:
-        description["order"] = describe_order(parts.loader.sampler.own_order)
+        description["order"] = describe_order(parts.loader.own_order)
     description |= _describe_task(arguments, parts.model)
     must_match = arguments.must_match or {}
     replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]

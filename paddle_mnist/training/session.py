@@ -18,7 +18,6 @@ from paddle_mnist.checkpoint.checkpointer import (
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.weights import write_weights
-from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer
@@ -196,8 +195,7 @@ def train_epochs(
         try:
             trainer.train(parts.loader, state.epoch, arguments.epochs)
         finally:
-            if isinstance(parts.loader, ExternalLoader):
-                parts.loader.close()
+            parts.loader.close()
 
 
 def _checkpointer(

@@ -4,8 +4,8 @@
 `_update_weights`. To follow them, read two collaborators: `progress.TrainState`, which counts
 epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
 a log line is due. The names of their methods say what the others do. Of the data, only this:
-`epoch_batches` yields the batches of an epoch, or raises StoppedError after a signal; and a batch
-is a list of this process's shards; anything else counts as one shard (`shards_of`).
+a loader's `epoch` yields the batches of an epoch; a batch is a list of this process's shards, and
+anything else counts as one shard (`shards_of`).
 """
 
 import contextlib
@@ -21,12 +21,14 @@ from paddle.utils import unique_name
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
-from paddle_mnist.data.loader import epoch_batches, length_of, shards_of
+from paddle_mnist.data.external import as_loader
+from paddle_mnist.data.loader import interruptible_batches, shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.interfaces import (
     Checkpointer,
     Evaluator,
+    Loader,
     MetricSums,
     Observer,
     View,
@@ -151,9 +153,10 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
+        loader = as_loader(train_datasets)
         is_resumed = self.resuming  # `_start` resets it
         may_have_trained = is_resumed or start_epoch < end_epoch
-        self._start(train_datasets, start_epoch, end_epoch, self.state.position)
+        self._start(loader, start_epoch, end_epoch, self.state.position)
         self._saving = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
         )
@@ -165,7 +168,7 @@ class Trainer:
             for epoch in range(start_epoch, end_epoch):
                 if self._is_over() or (not self.state.position and self.should_stop()):
                     break
-                self.train_epoch(train_datasets, epoch, self.state.position)
+                self.train_epoch(loader, epoch, self.state.position)
                 if self._is_over():  # inside the epoch, which may be ended later
                     break
                 self.end_epoch()
@@ -186,8 +189,9 @@ class Trainer:
         Raises DivergedError when a loss is not finite, but not before the next log line or
         checkpoint: a step must not wait for its device.
         """
+        loader = as_loader(datasets)
         if not self._started:
-            self._start(datasets, epoch, None, start)
+            self._start(loader, epoch, None, start)
         self.state.epoch, self.state.position = int(epoch), int(start)  # which may be NumPy's
         with training_mode_begins(self.model, warns=not is_rehearsal()):
             for observer in self.observers:  # before workers are forked, which see what it sets
@@ -195,10 +199,10 @@ class Trainer:
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
         with contextlib.closing(
-            self.running.timed(epoch_batches(datasets, epoch, start))
+            self.running.timed(interruptible_batches(loader.epoch(epoch, start)))
         ) as batches:
             for batch in batches:
-                with located(batch, datasets, epoch, self.state.position, f"epoch {epoch + 1}"):
+                with located(batch, loader, epoch, self.state.position, f"epoch {epoch + 1}"):
                     result = self._compute_gradients(batch)
                 self._update_weights(result)
                 with self.profile.part("logging"):
@@ -323,7 +327,7 @@ class Trainer:
         return View(self.state, self.loss, self.newest_metrics.values, self.model)
 
     def _start(
-        self, loader: Any, start_epoch: int, end_epoch: Optional[int], position: int
+        self, loader: Loader, start_epoch: int, end_epoch: Optional[int], position: int
     ) -> None:
         """Prepare the state and the log for training. Raises ConfigError: see `train`.
 
@@ -339,7 +343,7 @@ class Trainer:
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
                 "which starts from the beginning"
             )
-        steps = self._steps_per_epoch = length_of(loader)  # None: it does not know
+        steps = self._steps_per_epoch = loader.steps_per_epoch
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=int(start_epoch), step=int(start_epoch) * (steps or 0))
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))

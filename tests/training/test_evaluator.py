@@ -238,7 +238,7 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
         odd.items = [item]
         with pytest.raises(DataError, match=re.escape(f"Own: {message}; expected")):
             evaluate(model, odd)
-    with pytest.raises(DataError, match="the data have no batches; expected at least one"):
+    with pytest.raises(DataError, match="the data, a list, have no batches in this epoch"):
         evaluate(model, [])
 
 
