@@ -85,7 +85,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             defaults=compared_defaults(arguments.groups),
         ),
         config=as_yaml(arguments, config, description),
-        metric_examples=metrics,
+        metric_prototypes=metrics,
         tags=tags,
         callbacks=arguments.all_callbacks,
         resumes_inside_epochs=inside_epochs,

@@ -30,7 +30,7 @@ class TrainingJob:
     """Everything a process knows about a training before it starts.
 
     arguments: those of `fit`. parts: what is trained, and on what.
-    step, metric_examples: see `Trainer`.
+    step, metric_prototypes: see `Trainer`.
     request: how to resume, and what must match. config: the contents of `config.yaml`.
     tags: of the metrics that an evaluation gives. callbacks: with those that are there by default.
     resumes_inside_epochs: whether the data allow it.
@@ -44,7 +44,7 @@ class TrainingJob:
     device: str
     request: ResumeRequest
     config: str
-    metric_examples: Mapping[str, MetricSums] = field(default_factory=dict)
+    metric_prototypes: Mapping[str, MetricSums] = field(default_factory=dict)
     tags: Sequence[str] = ()
     callbacks: Sequence[Callback] = ()
     resumes_inside_epochs: bool = True

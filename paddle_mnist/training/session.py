@@ -178,7 +178,7 @@ def train_epochs(
             parts.model,
             parts.optimizer,
             step=job.step,
-            metric_examples=job.metric_examples,
+            metric_prototypes=job.metric_prototypes,
             schedule=parts.schedule,
             evaluator=job.evaluator,
             average=parts.average,

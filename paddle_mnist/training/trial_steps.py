@@ -84,7 +84,7 @@ class TrialSteps:
             parts.model,
             parts.optimizer,
             step=job.step,
-            metric_examples=job.metric_examples,
+            metric_prototypes=job.metric_prototypes,
             schedule=parts.schedule,
             average=parts.average,
             evaluator=EpochEvaluator(job.step, evaluated, world=job.world),
