@@ -14,6 +14,7 @@ from paddle_mnist.metrics.sums import Sums as Sums
 from paddle_mnist.mnist.config import TrainConfig as TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset as MnistDataset
 from paddle_mnist.mnist.dataset import load_data as load_data
+from paddle_mnist.mnist.evaluation import evaluate as evaluate
 from paddle_mnist.mnist.model import MNIST as MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor as DigitPredictor
 from paddle_mnist.mnist.run import train_and_evaluate as train_and_evaluate
@@ -26,7 +27,6 @@ from paddle_mnist.training.callbacks import FitResult as FitResult
 from paddle_mnist.training.callbacks import Training as Training
 from paddle_mnist.training.early_stopping import EarlyStopping as EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating as Evaluating
-from paddle_mnist.training.evaluator import evaluate as evaluate
 from paddle_mnist.training.fit import fit as fit
 from paddle_mnist.training.looking_inside import PrintLayers as PrintLayers
 from paddle_mnist.training.looking_inside import Profile as Profile

@@ -14,6 +14,7 @@ from paddle_mnist.mnist.arrays import Classes
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
+from paddle_mnist.mnist.evaluation import Evaluation
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES, DIGIT_FIGURES
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
@@ -21,7 +22,6 @@ from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.history import History
 from paddle_mnist.training import run_figures
-from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.run_figures import RunFigures
 

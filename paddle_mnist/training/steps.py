@@ -12,7 +12,6 @@ from typing import Any, Optional, Union
 import paddle
 from paddle import nn
 from paddle.metric import Metric
-from paddle.nn import functional as F
 
 from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import ConfigError, DataError
@@ -142,14 +141,6 @@ def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mea
     if count is None or isinstance(value, Mean):
         return value
     return Mean(value, count) if is_sum else Mean.from_value(value, count)
-
-
-def summed_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
-    """Return the cross-entropy of logits [B, classes] against labels [B, 1], in nats.
-
-    For evaluations, where the sum of a batch must not be rounded by a division.
-    """
-    return Mean(F.cross_entropy(logits, labels, reduction="sum"), len(labels))
 
 
 def _in_float32(outputs: Any) -> Any:
