@@ -129,7 +129,9 @@ def _evaluated_tags(
     tags = [
         tag
         for split, loader in evaluator.datasets.items()
-        for tag in try_evaluation(step, parts.model, loader, split, parts.extra)
+        for tag in try_evaluation(
+            step, parts.model, loader, split, parts.extra, arguments.numerics.amp != "off"
+        )
     ]
     monitor, _ = arguments.monitored
     if tags and monitor not in tags:

@@ -164,12 +164,16 @@ def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Optional[Mean]:
 
 
 def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutputs:
-    """Run a step on a batch and check what it returns. samples: in the batch.
+    """Run a step on a batch, and check and convert what it returns. samples: in the batch."""
+    return step_outputs(step(model, batch), samples)
+
+
+def step_outputs(values: Any, samples: int) -> StepOutputs:
+    """Convert what a step has returned. samples: in its batch.
 
     Raises ConfigError unless that is a mapping with a "loss" of one element, or a `Mean` of one,
     and numbers.
     """
-    values = step(model, batch)
     if not isinstance(values, Mapping) or "loss" not in values:
         names = f" of {', '.join(map(str, values))}" if isinstance(values, Mapping) else ""
         raise ConfigError(

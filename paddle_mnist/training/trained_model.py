@@ -120,7 +120,7 @@ def evaluate_run(
         data, batch_size, collate_fn=collate_fn, num_workers=num_workers, random=random
     )
     with generators_restored():
-        try_evaluation(step, trained.model, loader, "data")
+        try_evaluation(step, trained.model, loader, "data", is_low_precision=amp != "off")
         return evaluate_step(step, trained.model, loader, "data")
 
 
