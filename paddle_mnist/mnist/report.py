@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import Classes
@@ -21,9 +22,7 @@ from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.history import History
-from paddle_mnist.training import run_figures
-from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.run_figures import RunFigures
+from paddle_mnist.plots.run_figures import RunFigures, draw_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +102,7 @@ class DigitFigures(RunFigures):
     def __init__(self, device: str):
         self.device = device
 
-    def draw(self, run: RunDirectory, history: History) -> Mapping[str, "Figure"]:
+    def draw(self, run: RunFiles, history: History) -> Mapping[str, "Figure"]:
         images = read_config(run.config).images
         evaluated = load_and_evaluate(
             str(run.path), device=self.device, split=images.final_split, limit=images.eval_limit
@@ -116,16 +115,14 @@ def plot_runs(
 ) -> list[Path]:
     """Draw the figures of runs, on digits or of any other net; return what was written.
 
-    See `paddle_mnist.training.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
+    See `paddle_mnist.plots.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
     `COMPARED_FILES`. Raises what that and `load_and_evaluate` raise.
     """
     for name in only:
         if name not in (*DIGIT_FIGURE_FILES, *COMPARED_FILES):
             raise ConfigError(unknown_name("--only", name, (*DIGIT_FIGURE_FILES, *COMPARED_FILES)))
     any_net, digits = RunFigures(), DigitFigures(device)
-    return run_figures.draw_runs(
-        runs, output, only, lambda run: any_net if run.is_of_fit else digits
-    )
+    return draw_runs(runs, output, only, lambda run: any_net if run.is_of_fit else digits)
 
 
 def as_uint8(images: np.ndarray) -> np.ndarray:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.figure_files import COMPARED, COMPARED_FILES, FIGURES, files_of
 from paddle_mnist.plots.history import History, read_history
-from paddle_mnist.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ def draw_history(history: History) -> dict[str, "Figure"]:
     return {name: figure for name, figure in drawn.items() if figure}
 
 
-def missing_figures(run: RunDirectory, names: Sequence[str]) -> list[str]:
+def missing_figures(run: RunFiles, names: Sequence[str]) -> list[str]:
     """Return the files of some figures that a finished run should have and has not."""
     missing = [name for name in files_of(names) if not (run.figures / name).exists()]
     if any(name.startswith("health") for name in missing):
@@ -48,7 +48,7 @@ class RunFigures:
     names: Sequence[str] = FIGURES
     labels: Mapping[str, str] = {}
 
-    def draw(self, run: RunDirectory, history: History) -> Mapping[str, "Figure"]:
+    def draw(self, run: RunFiles, history: History) -> Mapping[str, "Figure"]:
         """Return the figures by name, those that the run has something to draw for."""
         return draw_history(history)
 
@@ -57,7 +57,7 @@ def draw_runs(
     runs: Sequence[Path],
     output: Optional[str] = None,
     only: Collection[str] = (),
-    figures_of: Callable[[RunDirectory], RunFigures] = lambda run: RunFigures(),
+    figures_of: Callable[[RunFiles], RunFigures] = lambda run: RunFigures(),
 ) -> list[Path]:
     """Draw the figures of each run and, of several, a comparison; return what was written.
 
@@ -68,20 +68,20 @@ def draw_runs(
     and what `RunFigures.draw` raises.
     """
     histories = {str(path): _history(path) for path in runs}
-    kinds = {str(path): figures_of(RunDirectory(path)) for path in runs}
+    kinds = {str(path): figures_of(RunFiles(path)) for path in runs}
     for name, kind in kinds.items():
         _check_names(only, name, kind, is_alone=len(runs) < 2)
     common = os.path.commonpath([path.resolve().parent for path in runs])
     written = []
     for path in runs if not only or set(only) - set(COMPARED_FILES) else ():
-        run, history = RunDirectory(path), histories[str(path)]
+        run, history = RunFiles(path), histories[str(path)]
         folder = run.figures
         if output:
             folder = Path(output, os.path.relpath(path.resolve(), common) if len(runs) > 1 else ".")
         save_figures(kinds[str(path)].draw(run, history), folder, only)
         written.append(folder)
     if len(histories) > 1 and (not only or set(only) & set(COMPARED_FILES)):
-        folder = Path(output) if output else RunDirectory(runs[0]).figures
+        folder = Path(output) if output else RunFiles(runs[0]).figures
         save_figures({COMPARED: _compare(histories, list(kinds.values()))}, folder, only)
         written += [folder / name for name in COMPARED_FILES if not only or name in only]
     elif len(histories) > 1:
@@ -90,7 +90,7 @@ def draw_runs(
 
 
 def _history(run: Path) -> History:
-    history = read_history(RunDirectory(run).metrics)
+    history = read_history(RunFiles(run).metrics)
     if not history:
         raise DataError(
             f"{run}: no metrics.jsonl with lines; expected a run, or a checkpoint or file of one"
@@ -113,7 +113,7 @@ def _check_names(only: Collection[str], run: str, kind: RunFigures, is_alone: bo
 
 def _compare(histories: Mapping[str, History], kinds: Sequence[RunFigures]) -> "Figure":
     """Draw several runs over one another, with the metric that all of them monitor."""
-    monitors = {_monitor(RunDirectory(run)) for run in histories}
+    monitors = {_monitor(RunFiles(run)) for run in histories}
     is_one_kind = all(type(kind) is type(kinds[0]) for kind in kinds)
     return curves.compare(
         histories,
@@ -122,7 +122,7 @@ def _compare(histories: Mapping[str, History], kinds: Sequence[RunFigures]) -> "
     )
 
 
-def _monitor(run: RunDirectory) -> Optional[str]:
+def _monitor(run: RunFiles) -> Optional[str]:
     """Return the tag by which a run compares its evaluations; None if no checkpoint tells."""
     checkpoints = run.checkpoints.all()
     return checkpoints[-1].state.monitor if checkpoints else None
