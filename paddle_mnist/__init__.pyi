@@ -14,8 +14,10 @@ from paddle_mnist.metrics.sums import Sums as Sums
 from paddle_mnist.mnist.config import TrainConfig as TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset as MnistDataset
 from paddle_mnist.mnist.dataset import load_data as load_data
+from paddle_mnist.mnist.evaluation import evaluate as evaluate
 from paddle_mnist.mnist.model import MNIST as MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor as DigitPredictor
+from paddle_mnist.mnist.print_layers import PrintLayers as PrintLayers
 from paddle_mnist.mnist.run import train_and_evaluate as train_and_evaluate
 from paddle_mnist.monitor.watch import watch as watch
 from paddle_mnist.nn.conv_blocks import ConvBlocks as ConvBlocks
@@ -26,9 +28,7 @@ from paddle_mnist.training.callbacks import FitResult as FitResult
 from paddle_mnist.training.callbacks import Training as Training
 from paddle_mnist.training.early_stopping import EarlyStopping as EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating as Evaluating
-from paddle_mnist.training.evaluator import evaluate as evaluate
 from paddle_mnist.training.fit import fit as fit
-from paddle_mnist.training.looking_inside import PrintLayers as PrintLayers
 from paddle_mnist.training.looking_inside import Profile as Profile
 from paddle_mnist.training.looking_inside import Watch as Watch
 from paddle_mnist.training.rehearsing import is_rehearsal as is_rehearsal

@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
 
@@ -147,6 +147,77 @@ class Writer(Protocol):
         return
 
 
+class Loader(Protocol):
+    """Loads batches, epoch by epoch; `paddle_mnist.data.external.open_loader` opens any data.
+
+    A batch is a structure of tensors. Where it is divided, or a step takes several, it is a list of
+    this process's shards (`paddle_mnist.data.loader.Shard`).
+
+    num_workers: processes of this loader's own that read samples ahead.
+    is_indexed: whether samples are read by index: batches can then be divided between processes.
+    """
+
+    num_workers: int = 0
+    is_indexed: bool = False
+
+    @property
+    def own_order(self) -> Any:
+        """The caller's order of samples, a `paddle_mnist.data.sampler.EpochOrder`, if any."""
+        return None
+
+    @property
+    def steps_per_epoch(self) -> Optional[int]:
+        """The number of steps in an epoch; None if it is unknown."""
+
+    @property
+    def passes_per_step(self) -> int:
+        """The number of shards or batches that this process computes in a step."""
+        return 1
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a function of the caller's yields the batches."""
+        return False
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the data can be read again from the beginning."""
+        return True
+
+    @property
+    def resumes_inside_epochs(self) -> bool:
+        """Whether an epoch can begin at any batch."""
+        return True
+
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `stride`-th, as tensors."""
+
+    def first_batches(self, count: int) -> list[Any]:
+        """Return the first batches of the first epoch, which are not lost for it."""
+
+    def first_batch(self, epoch: int = 0) -> Any:
+        """Return what this process reads first in the first epoch, without this loader's workers.
+
+        epoch: whose random numbers samples draw that are read by index.
+        """
+        return self.first_batches(1)[0]
+
+    def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
+        """Return what errors call the sample in a row of a shard of a batch."""
+        return f"its sample {row}"
+
+    def watch(self, generators: Mapping[str, Callable[[], str]]) -> None:
+        """Have workers raise ConfigError if they draw from a generator of the dataset's own.
+
+        generators: by name, what returns a text that tells the states of one apart.
+        """
+        return
+
+    def close(self) -> None:
+        """Close what stays open from epoch to epoch."""
+        return
+
+
 class Evaluator(Protocol):
     """Evaluates the model after steps and at the ends of epochs.
 
@@ -154,7 +225,7 @@ class Evaluator(Protocol):
     """
 
     @property
-    def datasets(self) -> Mapping[str, Any]: ...
+    def datasets(self) -> Mapping[str, Loader]: ...
 
     def metrics(self, model: Any) -> Mapping[str, float]:
         """Return metrics by tag, whether an evaluation is due or not."""

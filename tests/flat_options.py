@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from paddle_mnist.data.loading import Loading
+from paddle_mnist.mnist.print_layers import PrintLayers
 from paddle_mnist.options import build_group, flat_options
 from paddle_mnist.training.arguments import GROUPS
 from paddle_mnist.training.early_stopping import EarlyStopping
-from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
+from paddle_mnist.training.looking_inside import Profile, Watch
 from paddle_mnist.training.reporting import Console, Figures, VisualDL
 
 CALLBACKS = (EarlyStopping, Watch, Profile, PrintLayers, VisualDL, Figures, Console)

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -11,18 +11,14 @@ import paddle
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import data_error, make_batch, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
-from paddle_mnist.data.loader import BatchLoader, Shard, is_loader, require_length
+from paddle_mnist.data.loader import BatchLoader, Shard, length_of, require_length
 from paddle_mnist.data.sampler import BatchSampler
 from paddle_mnist.data.seeding import seed_generators
 from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.system import heartbeat
+from paddle_mnist.interfaces import Loader
+from paddle_mnist.system import heartbeat, signals
 
 log = logging.getLogger("paddle_mnist")
-
-
-def can_be_repeated(loader: Any) -> bool:
-    """Return whether the data can be read again from the beginning."""
-    return not (isinstance(loader, ExternalLoader) and loader.once)
 
 
 class ResumableBatchSampler(paddle.io.BatchSampler):
@@ -54,7 +50,7 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
         return len(self._sampler)
 
 
-class ExternalLoader:
+class ExternalLoader(Loader):
     """Loads the batches of whatever yields them: a `paddle.io.DataLoader`, or a function.
 
     Before each epoch Python's, NumPy's and Paddle's generators are seeded from (seed, epoch), so
@@ -65,12 +61,17 @@ class ExternalLoader:
     no effect on it: a resumed training, which reads the batches before once more, has the same.
 
     batches: an iterable, or a function that returns one, for each epoch.
+    seed: by default no generator is seeded: the batches come as they are.
     group: how many batches make a step; their gradients are accumulated.
     steps_per_epoch: the number of steps in an epoch; by default it ends with the data.
     """
 
     def __init__(
-        self, batches: Any, seed: int = 0, group: int = 1, steps_per_epoch: Optional[int] = None
+        self,
+        batches: Any,
+        seed: Optional[int] = None,
+        group: int = 1,
+        steps_per_epoch: Optional[int] = None,
     ):
         if not callable(batches) and not hasattr(batches, "__iter__"):
             raise ConfigError(
@@ -78,46 +79,60 @@ class ExternalLoader:
                 "paddle.io.DataLoader, or a function that returns an iterator of batches"
             )
         self.batches, self.seed, self.group = batches, seed, group
-        self.steps_per_epoch = steps_per_epoch
+        self._steps = steps_per_epoch
         self._stream: Iterator[Any] = iter(())  # open from epoch to epoch
         self._stream_at: Optional[int] = None  # the number of the step that it yields next
         sampler = getattr(batches, "batch_sampler", None)
         self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
-        self.once: Optional[Iterator[Any]] = None  # of data that can be read only once
+        self._once: Optional[Iterator[Any]] = None  # of data that can be read only once
+        self._is_new = True
 
-    def peek(self) -> Iterator[Any]:
-        """Yield what an epoch yields, for a look: what can be read only once is not lost by it."""
-        if self.once is None and not isinstance(self.batches, Iterable):
-            first, second = self.batches(), self.batches()
-            self.once = first if first is second else None
-        if self.once is None:
-            yield from self.epoch(0)
-            return
-        kept, self.once = itertools.tee(self.once)
-        try:
-            yield from self.epoch(0)
-        finally:
-            self.once = kept
+    @property
+    def is_function(self) -> bool:
+        """Whether a function of the caller's yields the batches; a DataLoader is callable, too."""
+        return callable(self.batches) and not isinstance(self.batches, paddle.io.DataLoader)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the data can be read again from the beginning, as the first reading showed."""
+        return self._once is None
 
     @property
     def resumes_inside_epochs(self) -> bool:
-        """Return whether an epoch can begin at any batch."""
-        return self._sampler is not None or self.steps_per_epoch is not None
+        """Whether an epoch can begin at any batch."""
+        return self._sampler is not None or self._steps is not None
 
     @property
     def passes_per_step(self) -> int:
         """The number of batches that make a step."""
         return self.group
 
-    def __len__(self) -> int:
-        """Steps per epoch. Raises TypeError if the number of batches is unknown."""
-        return self.steps_per_epoch or -(-len(self.batches) // self.group)
+    @property
+    def steps_per_epoch(self) -> Optional[int]:
+        """The number of steps in an epoch; None if the number of batches is unknown."""
+        batches = length_of(self.batches)
+        return self._steps or (None if batches is None else -(-batches // self.group))
+
+    def first_batches(self, count: int) -> list[Any]:
+        """Return what the first steps take; what can be read only once is kept for the epoch."""
+        if self._is_new and not isinstance(self.batches, Iterable):
+            first, second = self.batches(), self.batches()
+            self._once = first if first is second else None
+        self._is_new = False
+        kept = None
+        if self._once is not None:
+            kept, self._once = itertools.tee(self._once)
+        try:
+            with signals.interruptible():
+                return list(itertools.islice(self.epoch(0), count))
+        finally:
+            self._once = kept
 
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         """Yield what the steps of an epoch take from number `start` on, every `stride`-th."""
-        if self.steps_per_epoch:
-            end = (epoch + 1) * self.steps_per_epoch
-            steps = self._read_on(end - self.steps_per_epoch + start, end)
+        if self._steps:
+            end = (epoch + 1) * self._steps
+            steps = self._read_on(end - self._steps + start, end)
         else:
             begin, dropped = (start * self.group, 0) if self._sampler else (0, start)
             steps = itertools.islice(self._groups(self._pass(epoch, begin)), dropped, None)
@@ -147,10 +162,10 @@ class ExternalLoader:
 
         Raises DataError if there are none.
         """
-        seed_generators(self.seed, number)
+        self._seed_generators(number)
         batches = self.batches
         if not isinstance(batches, Iterable):  # a DataLoader is callable as well
-            batches = self.once or batches()
+            batches = self._once or batches()
             if not isinstance(batches, Iterable):
                 raise DataError(
                     f"the function that gives the data returned a {type(batches).__name__}; "
@@ -159,14 +174,18 @@ class ExternalLoader:
         place, count = {"start": start} if self._sampler else {}, 0
         for count, batch in enumerate(read_epoch(batches, number, **place), 1):
             yield batch
-            if self.steps_per_epoch:
-                heartbeat.beat()  # to read what is dropped may take long: it is no hang
-                seed_generators(self.seed, "batch", number, count)
+            heartbeat.beat()  # to read what is dropped may take long: it is no hang
+            if self._steps:
+                self._seed_generators("batch", number, count)
         if not count and not start:
             raise DataError(
                 f"the data, a {type(self.batches).__name__}, have no batches in this epoch; "
                 "expected at least one; a function must return a new iterator each time"
             )
+
+    def _seed_generators(self, *key: Union[int, str]) -> None:
+        if self.seed is not None:
+            seed_generators(self.seed, *key)
 
     def _groups(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield the batches of each step; the last may have fewer."""
@@ -191,7 +210,7 @@ def open_loader(
     order: Optional[Callable[[int], np.ndarray]] = None,
     random: bool = False,
     drop_last: bool = False,
-) -> Any:
+) -> Union[BatchLoader, ExternalLoader]:
     """Return a loader of data of any kind; a loader is returned as it is.
 
     data: a `paddle.io.Dataset`, a list of samples or anything else with a length and indices, or
@@ -204,19 +223,19 @@ def open_loader(
         and hasattr(data, "__len__")
         and not isinstance(data, (type, paddle.io.IterableDataset))  # list, say, is a function
     )
-    if order is not None and (is_loader(data) or not is_indexed):
+    if order is not None and not is_indexed:
         raise ConfigError(
             f"the data are a {type(data).__name__}, which has an order of its own; expected a "
             "paddle.io.Dataset with an order, or none"
         )
     if isinstance(data, paddle.io.IterableDataset):
         return ExternalLoader(_IterableBatches(data, batch_size, collate_fn, drop_last), seed)
-    if drop_last and (is_loader(data) or not is_indexed):
+    if drop_last and not is_indexed:
         raise ConfigError(
             f"the data are a {type(data).__name__}, which makes the batches itself; expected a "
             "paddle.io.Dataset with drop_last, or data that leave out the last batch themselves"
         )
-    if is_loader(data):
+    if isinstance(data, (BatchLoader, ExternalLoader)):
         return data
     if isinstance(data, (tuple, str, Mapping, np.ndarray, paddle.Tensor)):
         raise ConfigError(
@@ -234,6 +253,22 @@ def open_loader(
             "paddle.io.Dataset, a paddle.io.DataLoader, or the function that makes it"
         )
     return ExternalLoader(data, seed)
+
+
+def as_loader(batches: Any) -> Loader:
+    """Return a loader of ready batches, as they come: no generator is seeded.
+
+    batches: a loader; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that returns
+        an iterator each time it is called; or any other iterable. Raises ConfigError.
+    """
+    if isinstance(batches, (BatchLoader, ExternalLoader)):
+        return batches
+    if not callable(batches) and not hasattr(batches, "__iter__"):
+        raise ConfigError(
+            f"a loader is a {type(batches).__name__}; expected a BatchLoader, a "
+            "paddle.io.DataLoader or a function that yields batches"
+        )
+    return ExternalLoader(batches)
 
 
 class _IterableBatches:

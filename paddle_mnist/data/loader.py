@@ -1,6 +1,5 @@
 """Batches of any dataset as tensors, and the shards into which they may be divided."""
 
-import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -11,12 +10,12 @@ import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset, Reading, Request
 from paddle_mnist.data.collate import num_samples, tensors
-from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.sampler import BatchSampler, EpochOrder, ShardSpec
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.interfaces import Loader
+from paddle_mnist.system import signals
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def shards_of(batch: Any) -> list[Shard]:
     return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
 
 
-class BatchLoader:
+class BatchLoader(Loader):
     """Loads the batches of a map-style dataset as tensors, in the same order wherever it begins.
 
     dataset: a `paddle.io.Dataset`, or anything else with a length and indices, whose samples are
@@ -85,6 +84,8 @@ class BatchLoader:
     length changes later.
     """
 
+    is_indexed: bool = True
+
     def __init__(
         self,
         dataset: MapDataset,
@@ -113,9 +114,19 @@ class BatchLoader:
         return len(self.sampler)
 
     @property
+    def steps_per_epoch(self) -> int:
+        """The number of steps in an epoch."""
+        return len(self)
+
+    @property
     def passes_per_step(self) -> int:
         """The number of shards of each batch that belong to this process."""
         return self.shard_spec.shards_per_process if self.shard_spec else 1
+
+    @property
+    def own_order(self) -> Optional[EpochOrder]:
+        """The caller's order of samples, whose result is part of the state."""
+        return self.sampler.own_order
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
         """Return a loader of the same samples in shards.
@@ -163,6 +174,11 @@ class BatchLoader:
         """
         self._read.generators = generators
 
+    def first_batches(self, count: int) -> list[Any]:
+        """Return the first batches of the first epoch."""
+        with signals.interruptible():
+            return list(itertools.islice(self.epoch(0), count))
+
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, as arrays, without workers.
 
@@ -179,6 +195,11 @@ class BatchLoader:
         if self.shard_spec:
             place = {index: part for index, part, _ in self.shard_spec.slices(place)}[shard]
         return self.sampler.order(epoch)[place]
+
+    def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
+        """Return what errors call the sample in a row of a shard of a batch."""
+        index = self.indices(epoch, number, shard)[row]
+        return f"sample {index} of {type(self.dataset).__name__}"
 
     def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list[Shard]]:
         """Yield the shards of each batch that this process reads, with a `Request` as `batch`."""
@@ -214,42 +235,8 @@ def require_length(dataset: MapDataset, samples: int) -> None:
         )
 
 
-def is_loader(data: Any) -> bool:
-    """Return whether data have `epoch` and `passes_per_step`, as a `BatchLoader` has.
-
-    Not `epoch` alone: a dataset may have a method of that name.
-    """
-    return hasattr(data, "epoch") and hasattr(data, "passes_per_step")
-
-
-def epoch_batches(
-    loader: Any, epoch: int, start: int = 0, stride: int = 1
-) -> Generator[Any, None, None]:
-    """Yield the batches of one epoch of any loader, from number `start` on, every `stride`-th.
-
-    loader: a `BatchLoader`; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that
-        returns an iterator each time it is called. Of these all batches are read, and those before
-        `start` dropped.
-    """
-    if is_loader(loader):
-        yield from _interruptible(loader.epoch(epoch, start, stride))
-        return
-    # a DataLoader is callable as well
-    batches = loader() if callable(loader) and not hasattr(loader, "__iter__") else loader
-    if not hasattr(batches, "__iter__"):
-        raise ConfigError(
-            f"a loader is a {type(loader).__name__}; expected a BatchLoader, a "
-            "paddle.io.DataLoader or a function that yields batches"
-        )
-    for number, batch in enumerate(_interruptible(read_epoch(batches, epoch))):
-        if number >= start and (number - start) % stride == 0:
-            yield tensors(batch)
-        else:
-            heartbeat.beat()  # to read what is dropped may take long: it is no hang
-
-
-def _interruptible(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the same batches; a signal interrupts the wait for one.
+def interruptible_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the same batches; a signal interrupts the wait for one, and raises StoppedError.
 
     Their workers end then, too, while somebody still holds the error with all that was going on.
     """
@@ -264,12 +251,6 @@ def _interruptible(batches: Iterable[Any]) -> Iterator[Any]:
     finally:
         if isinstance(iterator, Generator):
             iterator.close()
-
-
-def first_batches(loader: Any, count: int) -> list[Any]:
-    """Return the first batches of the first epoch."""
-    with contextlib.closing(epoch_batches(loader, 0)) as batches:
-        return list(itertools.islice(batches, count))
 
 
 def length_of(data: Any) -> Optional[int]:

@@ -11,7 +11,6 @@ from paddle import nn
 from paddle_mnist.data.batch_description import explained
 from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.collate import mapped, rebuilt
-from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError
 from paddle_mnist.nn.modes import evaluation_mode
@@ -51,7 +50,7 @@ def predict_run(
     )
     net, outputs = trained.model, []
     with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
-        for number, batch in enumerate(epoch_batches(loader, 0)):
+        for number, batch in enumerate(loader.epoch(0)):
             reseed(0, number)  # a net that draws numbers draws the same every time
             with explained(batch, f"batch {number}"):
                 computed = forward(net, batch)

@@ -39,13 +39,13 @@ class RunningMetrics:
         state: TrainState,
         writer: Writer,
         log_every: int,
-        examples: Mapping[str, MetricSums] = {},
+        prototypes: Mapping[str, MetricSums] = {},
     ):
-        """examples: of the metrics of a step, by name; for a line that is due before the first
+        """prototypes: the metrics of any step, by name; for a line that is due before the first
         step of a resumed run. From then on the step's own metrics continue the totals.
         """
         self.state = state
-        known: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **examples}
+        known: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **prototypes}
         self._totals: dict[str, MetricSums] = {
             name: known.get(name, ANY_MEAN).with_values(np.array(values))
             for name, values in state.running_sums.totals.items()

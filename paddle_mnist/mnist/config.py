@@ -22,6 +22,7 @@ from paddle_mnist.mnist.options import (
     NetOptions,
     OptimizerOptions,
 )
+from paddle_mnist.mnist.print_layers import PrintLayers
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.options import (
     WORDS,
@@ -36,7 +37,7 @@ from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.arguments import TASK, FitArguments, check_together
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
+from paddle_mnist.training.looking_inside import Profile, Watch
 from paddle_mnist.training.reporting import Console, Figures, VisualDL
 from paddle_mnist.training.start import StartFrom
 

@@ -12,12 +12,12 @@ from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.evaluation import Evaluation, evaluate
 from paddle_mnist.mnist.export import DigitNet, is_tutorials
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.mnist.own_nets import OwnNet, load_net
 from paddle_mnist.system.devices import select_device
-from paddle_mnist.training.evaluator import Evaluation, evaluate
 
 log = logging.getLogger("paddle_mnist")
 

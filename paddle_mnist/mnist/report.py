@@ -15,15 +15,14 @@ from paddle_mnist.mnist.arrays import Classes
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
+from paddle_mnist.mnist.evaluation import Evaluation
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES, DIGIT_FIGURES
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.history import History
-from paddle_mnist.training import run_figures
-from paddle_mnist.training.evaluator import Evaluation
-from paddle_mnist.training.run_figures import RunFigures
+from paddle_mnist.plots.run_figures import RunFigures, draw_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,16 +115,14 @@ def plot_runs(
 ) -> list[Path]:
     """Draw the figures of runs, on digits or of any other net; return what was written.
 
-    See `paddle_mnist.training.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
+    See `paddle_mnist.plots.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
     `COMPARED_FILES`. Raises what that and `load_and_evaluate` raise.
     """
     for name in only:
         if name not in (*DIGIT_FIGURE_FILES, *COMPARED_FILES):
             raise ConfigError(unknown_name("--only", name, (*DIGIT_FIGURE_FILES, *COMPARED_FILES)))
     any_net, digits = RunFigures(), DigitFigures(device)
-    return run_figures.draw_runs(
-        runs, output, only, lambda run: any_net if run.is_of_fit else digits
-    )
+    return draw_runs(runs, output, only, lambda run: any_net if run.is_of_fit else digits)
 
 
 def as_uint8(images: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from paddle_mnist.mnist import figures, report
 from paddle_mnist.mnist.arrays import SIZE, Data
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.evaluation import Evaluation, evaluate
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.chunks import chunks_of
@@ -24,7 +25,6 @@ from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.system.program import as_option
 from paddle_mnist.training.callbacks import FitResult, Training
-from paddle_mnist.training.evaluator import Evaluation, evaluate
 from paddle_mnist.training.initialize import versions
 from paddle_mnist.training.reporting import Figures, VisualDL
 

@@ -7,7 +7,9 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.interfaces import Loader
 from paddle_mnist.parallel.world import World
 from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.steps import Step
@@ -18,12 +20,12 @@ TEMPERATURES = (1, 1.5, 2, 3, 5, 7, 10)  # 10 leaves a net that is sure and wron
 BATCHES = 16  # of the first epoch, on which the temperature is chosen
 
 
-def check_softenable(model: nn.Layer, name: str, loader: Any) -> None:
+def check_softenable(model: nn.Layer, name: str, loader: Loader) -> None:
     """Raise ConfigError for an unknown layer, and for training data that cannot be read twice."""
     layers = dict(model.named_sublayers())
     if name not in layers:
         raise ConfigError(unknown_name("soften", name, layers))
-    if not hasattr(loader, "sharded"):
+    if not loader.is_indexed:
         raise ConfigError(
             "soften reads the first training batches twice, which this training data does not "
             "allow; expected a paddle.io.Dataset"
@@ -49,11 +51,11 @@ def soften(model: nn.Layer, name: str, step: Step, loader: Any, world: World) ->
             parameter.set_value(values / paddle.full([], temperature, values.dtype))
 
     def choose() -> tuple[float, dict[float, float]]:
-        batches = list(itertools.islice(loader.sharded(None).epoch(0), BATCHES))
+        first = ExternalLoader(list(itertools.islice(loader.sharded(None).epoch(0), BATCHES)))
         losses: dict[float, float] = {}
         for temperature in TEMPERATURES:
             divide(temperature)
-            losses[temperature] = evaluate_step(step, model, lambda: iter(batches), "train")["loss"]
+            losses[temperature] = evaluate_step(step, model, first, "train")["loss"]
         return min(losses, key=losses.__getitem__), losses
 
     temperature, losses = world.run_on_main(choose)

@@ -48,7 +48,7 @@ class SingleProcessGradients:
     world = ALONE
     _result: StepResult  # of the only shard, once there is one
 
-    def before_pass(self) -> None:
+    def begin_shard(self) -> None:
         """Do nothing: buffers change as the model changes them."""
 
     def weight(self, shard: Shard, outputs: StepOutputs) -> float:
@@ -60,7 +60,7 @@ class SingleProcessGradients:
         count = shard.samples if outputs.count is None else outputs.count
         self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples, count)
 
-    def finish(self) -> StepResult:
+    def reduce(self) -> StepResult:
         """Return the batch's result; its gradient is already where `backward` has put it."""
         return self._result
 
@@ -117,7 +117,7 @@ class GradientExchange:
     def _trained(self) -> list[paddle.Tensor]:
         return [parameter for parameter in self._all_parameters if not parameter.stop_gradient]
 
-    def before_pass(self) -> None:
+    def begin_shard(self) -> None:
         """Give the model the buffers with which the step began, before a shard's forward pass."""
         if not self._shard_vectors:
             self._parameters = self._trained()  # a callback may have frozen some
@@ -178,7 +178,7 @@ class GradientExchange:
                 "all, such as Mean(total, count)"
             )
 
-    def finish(self) -> StepResult:
+    def reduce(self) -> StepResult:
         """Sum all shards over all processes; give the sums to the parameters and the buffers.
 
         Returns the whole batch's result. Raises PeerError where another process is gone.

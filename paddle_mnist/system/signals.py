@@ -8,9 +8,9 @@ entry if the signal came earlier. Among several processes StoppedError waits unt
 of the signal (`require_agreement`), so that they stop at the same step.
 
 The way of SIGTERM: `handlers_installed` records it; the wait for the next batch, which is
-`interruptible` (`data.loader.epoch_batches`), raises StoppedError; `Trainer.train` catches it and
-calls its checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the process
-with the error's exit code, 143.
+`interruptible` (`data.loader.interruptible_batches`), raises StoppedError; `Trainer.train` catches
+it and calls its checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the
+process with the error's exit code, 143.
 
 A second signal changes nothing until the training waits for its mirror: that wait it ends.
 

@@ -27,7 +27,7 @@ from paddle_mnist.system.program import option_name
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
+from paddle_mnist.training.looking_inside import Profile, Watch
 from paddle_mnist.training.reporting import Console, Figures, VisualDL, with_defaults
 from paddle_mnist.training.start import StartFrom
 
@@ -342,7 +342,7 @@ GROUPS: dict[str, type[Options]] = {
 }
 ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), EarlyStopping])
 # Those of callbacks that no resume compares.
-CALLBACK_OPTIONS = flat_options([Watch, Profile, PrintLayers, Console, VisualDL, Figures])
+CALLBACK_OPTIONS = flat_options([Watch, Profile, Console, VisualDL, Figures])
 
 
 def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import paddle
 
 from paddle_mnist.data.batch_description import describe_batch
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.loader import BatchLoader, shards_of
+from paddle_mnist.data.loader import shards_of
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
+from paddle_mnist.interfaces import Loader
 from paddle_mnist.nn.paddle_losses import is_likelihood
 from paddle_mnist.system.arrays import as_array
 
@@ -62,7 +63,7 @@ def _option(loss: Callable[..., Any], name: str, default: int) -> int:
 
 
 @contextlib.contextmanager
-def located(batch: Any, loader: Any, epoch: int, number: int, where: str) -> Iterator[None]:
+def located(batch: Any, loader: Loader, epoch: int, number: int, where: str) -> Iterator[None]:
     """Raise an error that a batch's values or shapes cause as a DataError with their place.
 
     batch: as the loader gives it, or some of its shards. number: of the batch in the epoch, from 0.
@@ -83,11 +84,9 @@ def located(batch: Any, loader: Any, epoch: int, number: int, where: str) -> Ite
         raise DataError(f"{place} fails with {summary(error)}; it is {shapes}") from error
 
 
-def _name(error: LabelError, batch: Any, loader: Any, epoch: int, number: int) -> str:
+def _name(error: LabelError, batch: Any, loader: Loader, epoch: int, number: int) -> str:
     """Return which sample it is: of the dataset where the loader knows, else of the batch."""
-    if isinstance(loader, BatchLoader):
-        for shard in shards_of(batch):
-            if any(leaf is error.labels for leaf in leaves(shard.batch)):
-                indices = loader.indices(epoch, number, shard.index)
-                return f"sample {indices[error.number]} of {type(loader.dataset).__name__}"
+    for shard in shards_of(batch):
+        if any(leaf is error.labels for leaf in leaves(shard.batch)):
+            return loader.sample_name(epoch, number, shard.index, error.number)
     return f"its sample {error.number}"

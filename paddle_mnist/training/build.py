@@ -53,7 +53,7 @@ def build_training(arguments: FitArguments) -> Training:
 def _try_first_batches(training: Training) -> None:
     """Train and evaluate a first batch of each split. Raises ConfigError for an unknown monitor."""
     arguments, numerics = training.arguments, training.arguments.numerics
-    training.metric_examples = try_first_batch(
+    training.metric_prototypes = try_first_batch(
         training.step,
         training.model,
         training.optimizer,
@@ -66,7 +66,9 @@ def _try_first_batches(training: Training) -> None:
     training.tags = [
         tag
         for split, loader in training.evaluator.datasets.items()
-        for tag in try_evaluation(training.step, training.model, loader, split, training.extra)
+        for tag in try_evaluation(
+            training.step, training.model, loader, split, training.extra, numerics.amp != "off"
+        )
     ]
     monitor, _ = arguments.monitored
     if training.tags and monitor not in training.tags:
@@ -75,7 +77,7 @@ def _try_first_batches(training: Training) -> None:
 
 def _check_saving(training: Training) -> None:
     arguments, saving = training.arguments, training.arguments.saving
-    inside_epochs = getattr(training.loader, "resumes_inside_epochs", True)
+    inside_epochs = training.loader.resumes_inside_epochs
     # The default is for data that can resume inside epochs; another value is the user's choice.
     chosen_seconds = saving.every_seconds not in (None, Saving.every_seconds)
     if not inside_epochs and (saving.every_steps or chosen_seconds):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
-from paddle_mnist.interfaces import Evaluator, MetricSums, Observer
+from paddle_mnist.interfaces import Evaluator, Loader, MetricSums, Observer
 from paddle_mnist.options import Options
 from paddle_mnist.progress import TrainState
 
@@ -72,7 +72,7 @@ class Training:
     arguments: those of `fit`. device: the name of Paddle's device.
     loader: batches of the training data, with their order. schedule: when the optimizer's learning
     rate changes. average: a moving average of the weights, or `NO_AVERAGE`. extra: state that is
-    elsewhere. step, metric_examples: see `Trainer`.
+    elsewhere. step, metric_prototypes: see `Trainer`.
     evaluator: evaluates the splits. tags: of the metrics that it gives.
     callbacks: with those that are there by default.
     compared: the values that a resume compares, by names such as "optimizer.beta1".
@@ -86,14 +86,14 @@ class Training:
     model: "nn.Layer"
     optimizer: "paddle.optimizer.Optimizer"
     schedule: "Schedule"
-    loader: Any
+    loader: Loader
     average: "WeightAverage"
     extra: "ExtraState"
     step: "Step"
     evaluator: Evaluator
     callbacks: "Sequence[Callback]"
     state: TrainState
-    metric_examples: Mapping[str, MetricSums] = field(default_factory=dict)
+    metric_prototypes: Mapping[str, MetricSums] = field(default_factory=dict)
     tags: Sequence[str] = ()
     compared: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""
@@ -102,9 +102,7 @@ class Training:
     @property
     def steps(self) -> Optional[int]:
         """The number of steps in all epochs; None if the data have no length."""
-        from paddle_mnist.data.loader import length_of
-
-        steps = (length_of(self.loader) or 0) * self.arguments.epochs
+        steps = (self.loader.steps_per_epoch or 0) * self.arguments.epochs
         return min(steps, self.arguments.loading.max_steps or steps) or None
 
     @property

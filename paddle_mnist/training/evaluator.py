@@ -3,23 +3,17 @@
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
-import numpy as np
 import paddle
 from paddle import nn
-from paddle.nn import functional as F
 
 from paddle_mnist.data.collate import num_samples
-from paddle_mnist.data.external import open_loader
-from paddle_mnist.data.labelled_images import ItemSpec, labelled_images
-from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.interfaces import BatchMetric
-from paddle_mnist.metrics.sums import ANY_MEAN, GatheredOutputs, as_metric, computed
+from paddle_mnist.interfaces import BatchMetric, Loader
+from paddle_mnist.metrics.sums import ANY_MEAN, as_metric, computed
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
@@ -27,11 +21,9 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.rehearsing import is_rehearsal
-from paddle_mnist.training.steps import Step, SupervisedStep, summed_cross_entropy
+from paddle_mnist.training.steps import Step
 
 log = logging.getLogger("paddle_mnist")
-
-BATCH_SIZE = 500  # of `evaluate`; decides speed and memory, not the result
 
 
 class EpochEvaluator:
@@ -49,7 +41,7 @@ class EpochEvaluator:
     def __init__(
         self,
         step: Step,
-        datasets: Mapping[str, Any],
+        datasets: Mapping[str, Loader],
         every_epochs: int = 1,
         epochs: Optional[int] = None,
         world: World = ALONE,
@@ -92,14 +84,14 @@ class EpochEvaluator:
 
 
 def evaluate_step(
-    step: Step, model: nn.Layer, loader: Any, split: str = "valid", world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, split: str = "valid", world: World = ALONE
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
     return computed(add_up(step, model, loader, f"the data {split!r}", world), f" of {split}")
 
 
 def add_up(
-    step: Step, model: nn.Layer, loader: Any, data: str, world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, data: str, world: World = ALONE
 ) -> dict[str, BatchMetric]:
     """Return the loss and the metrics of a step, each added up over all batches, by name.
 
@@ -137,12 +129,12 @@ def add_up(
 
 
 def _evaluate_batches(
-    step: Step, model: nn.Layer, loader: Any, data: str, world: World
+    step: Step, model: nn.Layer, loader: Loader, data: str, world: World
 ) -> list[dict[str, BatchMetric]]:
     """Return the metrics of all batches, those of other processes too."""
-    rank, size = (world.rank, world.size) if hasattr(loader, "sharded") else (0, 1)
+    rank, size = (world.rank, world.size) if loader.is_indexed else (0, 1)
     batches = []
-    for turn, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
+    for turn, batch in enumerate(loader.epoch(0, start=rank, stride=size)):
         heartbeat.beat()
         number = rank + turn * size  # in the epoch
         reseed(0, number)  # a net that draws numbers draws the same every time
@@ -151,11 +143,10 @@ def _evaluate_batches(
     heartbeat.beat()
     if size == 1:
         return batches
-    examples = batches
+    prototypes = batches
     if not batches:  # fewer batches than processes
-        first = itertools.islice(epoch_batches(loader, 0), 1)
-        examples = [_evaluate_batch(step, model, batch) for batch in first]
-    return _of_all_processes(batches, examples, world)
+        prototypes = [_evaluate_batch(step, model, batch) for batch in loader.first_batches(1)]
+    return _of_all_processes(batches, prototypes, world)
 
 
 def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchMetric]:
@@ -171,15 +162,15 @@ def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchM
 
 def _of_all_processes(
     batches: Sequence[Mapping[str, BatchMetric]],
-    examples: Sequence[Mapping[str, BatchMetric]],
+    prototypes: Sequence[Mapping[str, BatchMetric]],
     world: World,
 ) -> list[dict[str, BatchMetric]]:
     """Return the metrics of the batches that processes took in turns, in their original order.
 
     Only values are sent: what computes a metric from them need not be one that pickle can write.
-    examples: metrics of this process, which compute those of the others.
+    prototypes: metrics of this process, which compute those of the others.
     """
-    kinds = {name: metric for metrics in examples for name, metric in metrics.items()}
+    kinds = {name: metric for metrics in prototypes for name, metric in metrics.items()}
     sent = [{name: one.to_numpy() for name, one in metrics.items()} for metrics in batches]
     received = world.all_gather_objects(sent)
     turns = itertools.zip_longest(*received)
@@ -189,108 +180,3 @@ def _of_all_processes(
         for metrics in turn
         if metrics is not None
     ]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The results of a model on some data.
-
-    loss: mean cross-entropy, in nats. accuracy: fraction of correct predictions.
-    labels, predictions: int64 [count], in the order of the data.
-    probabilities: float32 [count, classes], of each class.
-    """
-
-    loss: float
-    accuracy: float
-    labels: np.ndarray
-    predictions: np.ndarray
-    probabilities: np.ndarray
-
-    @property
-    def count(self) -> int:
-        return len(self.labels)
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        return int(self.probabilities.shape[1])
-
-    @property
-    def confusion_matrix(self) -> np.ndarray:
-        """Counts, int64 [classes, classes]; row i, column j: images of class i predicted as j."""
-        cells = self.classes * self.labels + self.predictions
-        return np.bincount(cells, minlength=self.classes**2).reshape(self.classes, self.classes)
-
-    def report(self) -> dict[str, Any]:
-        """Return plain values: loss, accuracy, count, per_class and confusion_matrix.
-
-        per_class: for each class, by its number, precision, recall, f1-score and support (count).
-        """
-        from sklearn.metrics import classification_report  # here, for it is slow to import
-
-        labels = list(range(self.classes))
-        table = classification_report(
-            self.labels, self.predictions, labels=labels, output_dict=True, zero_division=0
-        )
-        return {
-            "loss": self.loss,
-            "accuracy": self.accuracy,
-            "count": self.count,
-            "per_class": {str(label): table[str(label)] for label in labels},
-            "confusion_matrix": self.confusion_matrix.tolist(),
-        }
-
-
-def evaluate(
-    model: nn.Layer,
-    data: Union["paddle.io.Dataset[Any]", Callable[[], Iterable[Any]], Iterable[Any]],
-    world: World = ALONE,
-) -> Evaluation:
-    """Evaluate the model on all of `data`: every sample once, the last short batch too.
-
-    data: a `paddle.io.Dataset` of (image float32, label); or a loader of one, or what `load_data`
-        returns.
-    world: the processes that evaluate together, each every N-th batch of a dataset. Each gets the
-        whole result, which is the same to the last bit however many they are. A loader that cannot
-        be divided, or an `IterableDataset`, is read to its end by each of them.
-    The model is put in evaluation mode and given back as it was, layer by layer.
-    Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
-    DivergedError if the loss is not finite.
-    """
-    step: Step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
-    loader = data
-    if isinstance(data, paddle.io.Dataset):
-        loader = open_loader(data, BATCH_SIZE)
-        step = _StepOnImages(step, type(data).__name__, getattr(model, "item_spec", None))
-    totals = add_up(step, model, loader, "the data", world)
-    labels, predictions, probabilities = totals["outputs"].to_numpy()
-    return Evaluation(
-        loss=totals["loss"].compute(),
-        accuracy=totals["outputs"].compute(),
-        labels=labels,
-        predictions=predictions,
-        probabilities=probabilities,
-    )
-
-
-def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
-    """Keep the labels, the predictions and the probabilities of a batch."""
-    return GatheredOutputs(
-        [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)], _share_of_hits
-    )
-
-
-def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
-    return float(np.count_nonzero(labels == predictions) / len(labels))
-
-
-@dataclass(frozen=True)
-class _StepOnImages:
-    """A step on the batches of a dataset, which must be images with labels. source: its name."""
-
-    step: Step
-    source: str
-    spec: Optional[ItemSpec]
-
-    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, object]:
-        return self.step(model, labelled_images(batch, self.source, self.spec))

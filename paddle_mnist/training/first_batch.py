@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -11,18 +11,18 @@ from paddle import nn
 
 from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
+from paddle_mnist.data.loader import Shard, shards_of
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.snapshot import Snapshot
-from paddle_mnist.interfaces import MetricSums
+from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.rehearsing import rehearsing
-from paddle_mnist.training.steps import Step, run_step
+from paddle_mnist.training.steps import Step, run_step, step_outputs
 
 log = logging.getLogger("paddle_mnist")
 
@@ -34,7 +34,7 @@ def try_first_batch(
     step: Step,
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
-    loader: Any,
+    loader: Loader,
     seed: int,
     is_divided: bool = False,
     is_low_precision: bool = False,
@@ -53,12 +53,8 @@ def try_first_batch(
     random numbers are not restored. Raises ConfigError, with the shapes in the batch, for an error
     in the model, the loss or the metrics; DataError if there is no batch.
     """
-    shard = _first_shard(loader, "the training data")
     reseed(seed, 0)
-    place = located([shard], loader, 0, 0, "the training data")
-    explains = explained(shard.batch, "the first batch")
-    beginning = _beginning(model, extra)
-    with rehearsing(), place, restored(beginning), explains:
+    with _first_shard(loader, None, model, extra) as shard:
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -70,14 +66,14 @@ def try_first_batch(
         is_sparse = any(
             gradient is not None and gradient.is_selected_rows() for gradient in gradients
         )
-    _check_for_nan(outputs.loss, shard.batch)
-    if outputs.count != 0 and all(gradient is None for gradient in gradients):
-        raise ConfigError(
-            "the loss of the first batch has no gradient for any parameter; expected one that is "
-            "computed from the model's outputs"
-        )
-    with rehearsing(), restored(beginning), evaluation_mode(model), paddle.no_grad():
-        check_mean(step, model, shard.batch, is_divided, is_low_precision)
+        _check_for_nan(outputs.loss, shard.batch)
+        if outputs.count != 0 and all(gradient is None for gradient in gradients):
+            raise ConfigError(
+                "the loss of the first batch has no gradient for any parameter; expected one that "
+                "is computed from the model's outputs"
+            )
+        if is_divided:
+            check_mean(step, model, shard.batch, is_low_precision)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
         raise ConfigError(
@@ -92,23 +88,43 @@ def try_first_batch(
 def try_evaluation(
     step: Step,
     model: nn.Layer,
-    loader: Any,
+    loader: Loader,
     split: str,
     extra: Optional[ExtraState] = None,
+    is_low_precision: bool = False,
 ) -> list[str]:
     """Run the first batch of an evaluation; return the tags of its metrics: "valid/loss", ...
 
-    Raises as `try_first_batch` does.
+    Raises as `try_first_batch` does. Where there are several batches, warns of a loss that is no
+    mean over samples (`check_mean`).
     """
-    shard = _first_shard(loader, f"the data {split!r}")
-    batch = shard.batch
-    place = located([shard], loader, 0, 0, f"the data {split!r}")
-    explains = explained(batch, f"the first batch of {split}")
-    trial = restored(_beginning(model, extra)), evaluation_mode(model), paddle.no_grad()
-    with rehearsing(), place, trial[0], trial[1], trial[2], explains:
-        values = step(model, batch)
-        run_step(lambda *_: values, model, batch, 1)  # checks them
+    with _first_shard(loader, split, model, extra) as shard:
+        with evaluation_mode(model), paddle.no_grad():
+            values = step(model, shard.batch)
+            step_outputs(values, shard.samples)  # checks them
+        if loader.steps_per_epoch != 1:
+            check_mean(step, model, shard.batch, is_low_precision, split)
     return [f"{split}/{name}" for name in values]
+
+
+@contextlib.contextmanager
+def _first_shard(
+    loader: Loader, split: Optional[str], model: nn.Layer, extra: Optional[ExtraState]
+) -> Iterator[Shard]:
+    """Give the first shard of a split for a trial, and undo what the trial changes.
+
+    split: None for the training data. An error in the trial says what is wrong with the batch.
+    """
+    data = f"the data {split!r}" if split else "the training data"
+    batches = loader.first_batches(1)
+    if not batches:
+        raise DataError(f"{data} have no batches; expected at least one")
+    shard = shards_of(batches[0])[0]
+    place = located([shard], loader, 0, 0, data)
+    undone = restored(_beginning(model, extra))
+    explains = explained(shard.batch, f"the first batch of {split}" if split else "the first batch")
+    with rehearsing(), place, undone, explains:
+        yield shard
 
 
 def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None:
@@ -127,15 +143,6 @@ def _beginning(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Beginning,
         return Beginning(model, extra)
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
     return Snapshot({"model": model}, {id(parameter) for parameter in trained})
-
-
-def _first_shard(loader: Any, what: str) -> Shard:
-    batches = loader.peek() if hasattr(loader, "peek") else epoch_batches(loader, 0)
-    with contextlib.closing(batches):
-        batch = next(batches, None)
-    if batch is None:
-        raise DataError(f"{what} have no batches; expected at least one")
-    return shards_of(batch)[0]
 
 
 def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:

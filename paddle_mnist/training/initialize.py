@@ -17,7 +17,6 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
-from paddle_mnist.data.loader import length_of
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.state_dict import load_weights
@@ -36,7 +35,7 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state, schedule = checkpoint.state, training.schedule
-    steps = length_of(training.loader)
+    steps = training.loader.steps_per_epoch
     if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "

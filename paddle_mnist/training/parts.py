@@ -14,7 +14,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.names import checkpoint_name
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.external import ExternalLoader, open_loader
-from paddle_mnist.data.loader import BatchLoader, length_of
+from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import EpochOrder, ShardSpec
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError
@@ -25,6 +25,7 @@ from paddle_mnist.hidden_state.extra_state import (
     require_trained,
 )
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
+from paddle_mnist.interfaces import Loader
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of
 from paddle_mnist.parallel.gradients import (
@@ -61,8 +62,7 @@ def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> 
     numerics = arguments.numerics
     schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
     loader = _training_loader(arguments, world)
-    order = loader.sampler.own_order if isinstance(loader, BatchLoader) else None
-    extra = _extra_state(arguments, model, optimizer, order)
+    extra = _extra_state(arguments, model, optimizer, loader.own_order)
     _check_optimizer(optimizer, extra)
     world.broadcast(extra.optimized.values())
     named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
@@ -126,7 +126,7 @@ def new_trainer(
         training.model,
         training.optimizer,
         step=training.step,
-        metric_examples=training.metric_examples,
+        metric_prototypes=training.metric_prototypes,
         schedule=training.schedule,
         average=training.average,
         state=state,
@@ -232,14 +232,14 @@ def _check_optimizer(optimizer: paddle.optimizer.Optimizer, extra: ExtraState) -
         )
 
 
-def _training_loader(arguments: FitArguments, world: World) -> Any:
+def _training_loader(arguments: FitArguments, world: World) -> Loader:
     """Return the loader of the training data, divided into the shards of this process."""
     loading, steps = arguments.loading, arguments.loading.steps_per_epoch
     own = {"shuffle": loading.shuffle, "order": loading.order, "drop_last": loading.drop_last}
     loader = _loader(arguments.train, arguments, arguments.batch_size, **own)
     grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
     shards = grad_shards or world.size
-    if not hasattr(loader, "sharded"):
+    if isinstance(loader, ExternalLoader):
         if shards > 1:
             raise ConfigError(
                 f"the training data are a {type(arguments.train).__name__}, which cannot be "
@@ -252,7 +252,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
                 "checkpoints; with a paddle.io.Dataset, ResumableBatchSampler or "
                 "Loading(steps_per_epoch=...), it can resume at any step"
             )
-            if length_of(loader) is None:
+            if loader.steps_per_epoch is None:
                 log.info("the data have no length; endless ones need Loading(steps_per_epoch=...)")
         return loader
     if grad_shards or shards * accumulate > 1:
@@ -261,7 +261,9 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
     return loader.ending_after(steps) if steps else loader
 
 
-def _loader(data: Any, arguments: FitArguments, batch_size: int, **own: Any) -> Any:
+def _loader(
+    data: Any, arguments: FitArguments, batch_size: int, **own: Any
+) -> Union[BatchLoader, ExternalLoader]:
     """Open data as `loading` says. own: arguments of `open_loader` that splits do not share."""
     loading = arguments.loading
     shared = {name: getattr(loading, name) for name in ("collate_fn", "num_workers", "random")}

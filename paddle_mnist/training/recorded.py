@@ -47,7 +47,7 @@ def describe(training: Training) -> dict[str, Any]:
         description["optimizer"] = describe_optimizer(training.optimizer, training.model)
         description["schedule"] = describe_schedule(training.optimizer)
     if arguments.loading.order is not None:
-        description["order"] = describe_order(training.loader.sampler.own_order)
+        description["order"] = describe_order(training.loader.own_order)
     description |= _describe_task(arguments, training.model)
     must_match = arguments.must_match or {}
     replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]

@@ -19,7 +19,6 @@ from paddle_mnist.checkpoint.contents import (
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
 from paddle_mnist.checkpoint.saved_state import SavedState
-from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES
@@ -58,7 +57,7 @@ def rehearse(training: Training) -> None:
     again, and for state that differs between processes.
     """
     loader, data = training.loader, training.extra.data
-    if not can_be_repeated(loader):
+    if not loader.is_repeatable:
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
     if not in_command():  # whose steps are quick, and have no prints of the user's

@@ -196,7 +196,7 @@ class Figures(Callback, Options):
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
         """Return the figures of a training that is over, by name."""
         from paddle_mnist.plots.history import read_history
-        from paddle_mnist.training.run_figures import draw_history
+        from paddle_mnist.plots.run_figures import draw_history
 
         return draw_history(read_history(training.run.metrics))
 
@@ -211,7 +211,7 @@ class Figures(Callback, Options):
     def already_finished(self, training: Training, result: FitResult) -> None:
         """Draw the figures that the run lacks: the disk was full, say."""
         from paddle_mnist.plots.figure import save_figures
-        from paddle_mnist.training.run_figures import missing_figures
+        from paddle_mnist.plots.run_figures import missing_figures
 
         run = training.run
         missing = missing_figures(run, self.names) if self.draw else []

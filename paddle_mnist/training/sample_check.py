@@ -5,22 +5,20 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import paddle
-
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.external import ExternalLoader
-from paddle_mnist.data.loader import BatchLoader, first_batches, shards_of
+from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import describe
 from paddle_mnist.hidden_state.places import find, walk
 from paddle_mnist.hidden_state.plain_data import GENERATORS, digest_of, equal
 from paddle_mnist.hidden_state.snapshot import DATA_ITEMS, data_snapshot
+from paddle_mnist.interfaces import Loader
 
 log = logging.getLogger("paddle_mnist")
 
 
-def check_samples(loader: Any, data: Mapping[str, Any], what: str) -> bool:
+def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
     """Read the first batch twice; return whether both are the same.
 
     data: the objects that belong to the data, by name. what: the batch, for messages.
@@ -31,9 +29,9 @@ def check_samples(loader: Any, data: Mapping[str, Any], what: str) -> bool:
     what_differs = functools.partial(_what_differs, loader, data)
     # In a worker, because workers that are forked later must not share files that it opens.
     in_worker = functools.partial(map_in_workers, num_workers=1)
-    map_once = in_worker if getattr(loader, "num_workers", 0) else map
+    map_once = in_worker if loader.num_workers else map
     ((differs, draws),) = map_once(what_differs, iter([[what]]))
-    if differs and not draws and _is_function(loader):
+    if differs and not draws and loader.is_function:
         log.warning(
             "%s, as with a stream, so a resumed run trains on other samples than an uninterrupted "
             "one, and the resume is not rehearsed",
@@ -48,7 +46,7 @@ def check_samples(loader: Any, data: Mapping[str, Any], what: str) -> bool:
     return not differs
 
 
-def watch_generators(loaders: Iterable[Any], data: Mapping[str, Any]) -> None:
+def watch_generators(loaders: Iterable[Loader], data: Mapping[str, Any]) -> None:
     """Have workers raise ConfigError when samples draw from a generator of the data's own.
 
     That the first batch draws from none does not tell what later samples do.
@@ -59,30 +57,21 @@ def watch_generators(loaders: Iterable[Any], data: Mapping[str, Any]) -> None:
         if isinstance(place.value, GENERATORS) and not place.is_alias
     }
     for loader in loaders:
-        if generators and isinstance(loader, BatchLoader):
-            loader.watch(generators)
+        loader.watch(generators)
 
 
-def _is_function(loader: Any) -> bool:
-    """Return whether a loader gets its batches from a function of the caller's."""
-    if not isinstance(loader, ExternalLoader) or isinstance(loader.batches, paddle.io.DataLoader):
-        return False
-    return callable(loader.batches)
-
-
-def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> tuple[str, bool]:
+def _what_differs(loader: Loader, data: Mapping[str, Any], what: Sequence[str]) -> tuple[str, bool]:
     """Read the first batch twice; return what differs, or "", and whether a generator draws."""
-    read = getattr(loader, "first_batch", lambda epoch: first_batches(loader, 1)[0])
     untouched = data_snapshot(data)
-    first = read(0)
+    first = loader.first_batch(0)
     before = data_snapshot(data)
-    is_same = _is_same_batch(first, read(0))
+    is_same = _is_same_batch(first, loader.first_batch(0))
     # A cache may hold samples with the random numbers of an epoch.
-    if is_same and hasattr(loader, "first_batch"):
-        cached = read(1)
+    if is_same and loader.is_indexed:
+        cached = loader.first_batch(1)
         kept = listed([describe(change.path) for change in untouched.changes()])
         untouched.put_back()
-        if not _is_same_batch(cached, read(1)):
+        if not _is_same_batch(cached, loader.first_batch(1)):
             words = f"{what[0]} differs in the next epoch if it was read before: {kept} keeps it"
             return words, True
     changes = before.changes()

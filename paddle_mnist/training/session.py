@@ -11,7 +11,6 @@ from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpoin
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
-from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.metrics.writers import ManyWriters
@@ -147,8 +146,7 @@ def train_epochs(training: Training) -> None:
         try:
             trainer.train(training.loader, state.epoch, arguments.epochs)
         finally:
-            if isinstance(training.loader, ExternalLoader):
-                training.loader.close()
+            training.loader.close()
 
 
 def _checkpointer(training: Training) -> Checkpointer:
@@ -171,7 +169,7 @@ def _checkpointer(training: Training) -> Checkpointer:
         manifest_entries=run.manifest_entries,
         name=run.name,
         extra=training.extra,
-        saves_inside_epochs=getattr(training.loader, "resumes_inside_epochs", True),
+        saves_inside_epochs=training.loader.resumes_inside_epochs,
         mirror=run.mirror,
     )
 

@@ -12,7 +12,6 @@ from typing import Any, Optional, Union
 import paddle
 from paddle import nn
 from paddle.metric import Metric
-from paddle.nn import functional as F
 
 from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import ConfigError, DataError
@@ -144,14 +143,6 @@ def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mea
     return Mean(value, count) if is_sum else Mean.from_value(value, count)
 
 
-def summed_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
-    """Return the cross-entropy of logits [B, classes] against labels [B, 1], in nats.
-
-    For evaluations, where the sum of a batch must not be rounded by a division.
-    """
-    return Mean(F.cross_entropy(logits, labels, reduction="sum"), len(labels))
-
-
 def _in_float32(outputs: Any) -> Any:
     """Return a tensor of lower precision in float32; anything else as it is."""
     is_low = isinstance(outputs, paddle.Tensor) and outputs.dtype in (
@@ -173,12 +164,16 @@ def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Optional[Mean]:
 
 
 def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutputs:
-    """Run a step on a batch and check what it returns. samples: in the batch.
+    """Run a step on a batch, and check and convert what it returns. samples: in the batch."""
+    return step_outputs(step(model, batch), samples)
+
+
+def step_outputs(values: Any, samples: int) -> StepOutputs:
+    """Convert what a step has returned. samples: in its batch.
 
     Raises ConfigError unless that is a mapping with a "loss" of one element, or a `Mean` of one,
     and numbers.
     """
-    values = step(model, batch)
     if not isinstance(values, Mapping) or "loss" not in values:
         names = f" of {', '.join(map(str, values))}" if isinstance(values, Mapping) else ""
         raise ConfigError(

@@ -13,6 +13,7 @@ from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import Loader
 from paddle_mnist.metrics.console import log_to_console
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.evaluator import evaluate_step
@@ -31,7 +32,7 @@ class TrainedModel(NamedTuple):
     model: nn.Layer
     weights: SavedWeights
 
-    def open_data(self, data: Any, batch_size: Optional[int], **options: Any) -> Any:
+    def open_data(self, data: Any, batch_size: Optional[int], **options: Any) -> Loader:
         """Return a loader of data of any kind, by default in batches as the run evaluates them.
 
         Random samples are seeded as the run's are, too. options: of `open_loader`.
@@ -119,7 +120,7 @@ def evaluate_run(
         data, batch_size, collate_fn=collate_fn, num_workers=num_workers, random=random
     )
     with generators_restored():
-        try_evaluation(step, trained.model, loader, "data")
+        try_evaluation(step, trained.model, loader, "data", is_low_precision=amp != "off")
         return evaluate_step(step, trained.model, loader, "data")
 
 

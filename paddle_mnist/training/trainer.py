@@ -1,11 +1,11 @@
 """`Trainer`: the training loop.
 
-`train` runs the epochs, `train_epoch` the steps of one; a step is `_compute_gradients` and
-`_update_weights`. To follow them, read two collaborators: `progress.TrainState`, which counts
+`train` runs the epochs, `train_epoch` the steps of one; a step is `_forward_backward_step` and
+`_optimizer_step`. To follow them, read two collaborators: `progress.TrainState`, which counts
 epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
 a log line is due. The names of their methods say what the others do. Of the data, only this:
-`epoch_batches` yields the batches of an epoch, or raises StoppedError after a signal; and a batch
-is a list of this process's shards; anything else counts as one shard (`shards_of`).
+a loader's `epoch` yields the batches of an epoch; a batch is a list of this process's shards, and
+anything else counts as one shard (`shards_of`).
 """
 
 import contextlib
@@ -21,12 +21,14 @@ from paddle.utils import unique_name
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
-from paddle_mnist.data.loader import epoch_batches, length_of, shards_of
+from paddle_mnist.data.external import as_loader
+from paddle_mnist.data.loader import interruptible_batches, shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.interfaces import (
     Checkpointer,
     Evaluator,
+    Loader,
     MetricSums,
     Observer,
     View,
@@ -61,7 +63,7 @@ class Trainer:
     loss_fn: (logits [B, classes], labels [B, 1]) -> mean loss []; by default the cross-entropy.
     step: computes the loss and the metrics of a batch (`paddle_mnist.training.steps`); by default
         `loss_fn`, and the accuracy of the logits.
-    metric_examples: the step's metrics of any batch, by name; needed to resume training with
+    metric_prototypes: the step's metrics of any batch, by name; needed to resume training with
         metrics that are not means.
     schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
     average: a moving average of the weights, which is evaluated and saved instead of the weights.
@@ -88,7 +90,7 @@ class Trainer:
         *,
         loss_fn: Optional[Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]] = None,
         step: Optional[Step] = None,
-        metric_examples: Mapping[str, MetricSums] = {},
+        metric_prototypes: Mapping[str, MetricSums] = {},
         schedule: Optional[Schedule] = None,
         average: WeightAverage = NO_AVERAGE,
         evaluator: Optional[Evaluator] = None,
@@ -115,7 +117,7 @@ class Trainer:
         self.optimizer = optimizer
         self.schedule = schedule or Schedule(optimizer)
         self.step = step or SupervisedStep(loss_fn or CrossEntropy(), {"acc": num_correct})
-        self.metric_examples = metric_examples
+        self.metric_prototypes = metric_prototypes
         self.average = average
         self.evaluator = evaluator or EpochEvaluator(self.step, {})
         self.checkpointer = checkpointer
@@ -151,9 +153,10 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
+        loader = as_loader(train_datasets)
         is_resumed = self.resuming  # `_start` resets it
         may_have_trained = is_resumed or start_epoch < end_epoch
-        self._start(train_datasets, start_epoch, end_epoch, self.state.position)
+        self._start(loader, start_epoch, end_epoch, self.state.position)
         self._saving = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), self.model, self.optimizer, average=self.average
         )
@@ -165,7 +168,7 @@ class Trainer:
             for epoch in range(start_epoch, end_epoch):
                 if self._is_over() or (not self.state.position and self.should_stop()):
                     break
-                self.train_epoch(train_datasets, epoch, self.state.position)
+                self.train_epoch(loader, epoch, self.state.position)
                 if self._is_over():  # inside the epoch, which may be ended later
                     break
                 self.end_epoch()
@@ -186,21 +189,23 @@ class Trainer:
         Raises DivergedError when a loss is not finite, but not before the next log line or
         checkpoint: a step must not wait for its device.
         """
+        loader = as_loader(datasets)
         if not self._started:
-            self._start(datasets, epoch, None, start)
+            self._start(loader, epoch, None, start)
         self.state.epoch, self.state.position = int(epoch), int(start)  # which may be NumPy's
         with training_mode_begins(self.model, warns=not is_rehearsal()):
+            view = self._view()
             for observer in self.observers:  # before workers are forked, which see what it sets
-                observer.on_epoch_start(self._view())
+                observer.on_epoch_start(view)
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
         with contextlib.closing(
-            self.running.timed(epoch_batches(datasets, epoch, start))
+            self.running.timed(interruptible_batches(loader.epoch(epoch, start)))
         ) as batches:
             for batch in batches:
-                with located(batch, datasets, epoch, self.state.position, f"epoch {epoch + 1}"):
-                    result = self._compute_gradients(batch)
-                self._update_weights(result)
+                with located(batch, loader, epoch, self.state.position, f"epoch {epoch + 1}"):
+                    result = self._forward_backward_step(batch)
+                self._optimizer_step(result)
                 with self.profile.part("logging"):
                     view = self._view()
                     for observer in self.observers:
@@ -257,20 +262,20 @@ class Trainer:
             it for several processes.
         Raises DivergedError when the loss is not finite, before the weights change.
         """
-        result = self._compute_gradients(data)
+        result = self._forward_backward_step(data)
         step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         if result.count:
             require_finite_loss(as_float(result.loss), step, REMEDY)
-        self._update_weights(result, in_epoch=False)
+        self._optimizer_step(result, in_epoch=False)
         self.state.synchronize()  # no log line does it here
         return result.mean
 
-    def _compute_gradients(self, data: Iterable[Any]) -> StepResult:
+    def _forward_backward_step(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
         heartbeat.beat()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         for shard in shards_of(data):
-            self.exchange.before_pass()
+            self.exchange.begin_shard()
             self.reseed(self.state.step, shard.index)
             with self.profile.part("forward"):
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
@@ -281,11 +286,11 @@ class Trainer:
                     (outputs.loss if weight == 1 else outputs.loss * weight).backward()
                 self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
-            result = self.exchange.finish()
+            result = self.exchange.reduce()
         self.loss = result.mean
         return result
 
-    def _update_weights(self, result: StepResult, in_epoch: bool = True) -> None:
+    def _optimizer_step(self, result: StepResult, in_epoch: bool = True) -> None:
         """Step the optimizer, the average and the schedule; then the state counts the step.
 
         in_epoch: whether the batch is one of the current epoch's.
@@ -323,7 +328,7 @@ class Trainer:
         return View(self.state, self.loss, self.newest_metrics.values, self.model)
 
     def _start(
-        self, loader: Any, start_epoch: int, end_epoch: Optional[int], position: int
+        self, loader: Loader, start_epoch: int, end_epoch: Optional[int], position: int
     ) -> None:
         """Prepare the state and the log for training. Raises ConfigError: see `train`.
 
@@ -339,7 +344,7 @@ class Trainer:
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
                 "which starts from the beginning"
             )
-        steps = self._steps_per_epoch = length_of(loader)  # None: it does not know
+        steps = self._steps_per_epoch = loader.steps_per_epoch
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=int(start_epoch), step=int(start_epoch) * (steps or 0))
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
@@ -352,5 +357,5 @@ class Trainer:
         """Set `writers` and `running`, which begin at the present state. writers: of log lines."""
         self.writers: Writer = ManyWriters([*writers, self.newest_metrics])
         self.running = RunningMetrics(
-            self.state, self.writers, self.log_every, self.metric_examples
+            self.state, self.writers, self.log_every, self.metric_prototypes
         )

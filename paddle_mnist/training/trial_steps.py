@@ -9,7 +9,7 @@ from typing import Any, Optional
 import paddle
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.loader import Shard, first_batches
+from paddle_mnist.data.loader import Shard
 from paddle_mnist.errors import DivergedError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.interfaces import Observer, View, Writer, as_number
@@ -42,9 +42,9 @@ class TrialSteps:
     def _read(self, count: int) -> list[Any]:
         """Return the first batches of the training data, and read the first of each split."""
         if self.reads_again or len(self._batches) < count:
-            self._batches = first_batches(self.training.loader, count)
+            self._batches = self.training.loader.first_batches(count)
             self._evaluated = {
-                split: first_batches(data, 1)
+                split: data.first_batches(1)
                 for split, data in self.training.evaluator.datasets.items()
             }
         return self._batches

@@ -448,7 +448,7 @@ def test_external_loader_groups_batches_into_steps(length, batch_size, group):
     data = [*BatchLoader(Numbered(length), batch_size)]
     loader = ExternalLoader(data, seed=1, group=group)
     steps = list(loader.epoch(0))
-    assert (len(steps), loader.passes_per_step) == (len(loader), group)
+    assert (len(steps), loader.passes_per_step) == (loader.steps_per_epoch, group)
     assert {len(step) for step in steps[:-1]} <= {group}
     samples = []
     for step in steps:

@@ -7,9 +7,9 @@ from paddle.nn import functional as F
 
 from paddle_mnist import MNIST
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.layer_printer import print_in_batches
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
-from paddle_mnist.monitor.print_layers import print_in_batches
 from paddle_mnist.monitor.watch import watch
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]

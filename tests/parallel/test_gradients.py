@@ -53,13 +53,13 @@ def exchanged(dtypes, batch, shards, world=ALONE, ordered=True):
     model = TwoBranches(*TWO_BRANCHES[dtypes])
     exchange = GradientExchange(model, world, ordered)
     for index, part, size in ShardSpec(shards, world.rank, world.size).slices(slice(0, len(batch))):
-        exchange.before_pass()
+        exchange.begin_shard()
         outputs = model(paddle.to_tensor(batch[part]))
         shard = Shard(None, index, size, batch_size=len(batch))
         (outputs.mean() * shard.weight).backward()
         metric = Mean(outputs.sum(), size)
         exchange.add(shard, StepOutputs(outputs.mean(), {"mean": metric}))
-    return model, exchange.finish()
+    return model, exchange.reduce()
 
 
 def gradients(model):

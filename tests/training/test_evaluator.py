@@ -1,7 +1,6 @@
 """Evaluation is exact, of data of any kind, in batches of any size: every sample counts once."""
 
 import random
-import re
 
 import numpy as np
 import paddle
@@ -11,19 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.nn import functional as F
 
-from paddle_mnist import (
-    MNIST,
-    BatchLoader,
-    Gathered,
-    Mean,
-    MnistDataset,
-    Sums,
-    evaluate,
-    evaluate_run,
-    load_data,
-)
-from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.mnist.step import DigitStep
+from paddle_mnist import BatchLoader, Gathered, Mean, Sums, evaluate_run
+from paddle_mnist.errors import DivergedError
 
 
 def all_samples():
@@ -148,120 +136,3 @@ def test_evaluate_run_adds_large_losses_in_float64_and_keeps_a_metric_of_nan(tra
     step, data = giving(2.0**24, 1.0, 1.0)
     metrics = evaluate_run(trained, perceptron, data, step=step)
     assert metrics["loss"] == (2.0**24 + 2) / 3 and np.isnan(metrics["m"])
-
-
-# `evaluate`, of images
-
-
-@pytest.fixture(scope="module")
-def dataset(tiny):
-    return MnistDataset("eval", str(tiny))
-
-
-@pytest.fixture(scope="module")
-def model():
-    paddle.seed(5)
-    return MNIST()
-
-
-def test_evaluate_batches_and_forms_of_data_do_not_change_the_result(model, tiny, dataset):
-    """The tutorial's forms, too, whose mean of batch means is another number."""
-    images, labels = dataset.batch(np.arange(len(dataset)))
-    logits = model(paddle.to_tensor(images))
-    loss = F.cross_entropy(logits.astype("float64"), paddle.to_tensor(labels)).item()
-    accuracy = (logits.numpy().argmax(1) == labels[:, 0]).mean()
-    generator = load_data("eval", batch_size=9, data=str(tiny))
-    loader = paddle.io.DataLoader(dataset, batch_size=9)
-    for data in (dataset, BatchLoader(dataset, 7), generator, loader, list(generator())):
-        evaluation = evaluate(model, data)
-        assert evaluation.count == len(dataset) == 70
-        assert evaluation.loss == pytest.approx(loss, rel=1e-6)
-        assert evaluation.accuracy == accuracy
-    means = [model(images, labels)[1].item() for images, labels in BatchLoader(dataset, 64)]
-    assert np.mean(means) != pytest.approx(accuracy, abs=1e-4)
-
-
-class Own(paddle.io.Dataset):
-    """A class as people write them: labels are plain numbers, images of NumPy's default type."""
-
-    def __init__(self, items):
-        self.items = [(image.astype(np.float64), int(label[0])) for image, label in items]
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-
-class Stream(paddle.io.IterableDataset):
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __iter__(self):
-        return (self.dataset[index] for index in range(len(self.dataset)))
-
-
-class Inverted(MnistDataset):
-    """Changes its items, and knows nothing of batches."""
-
-    def __getitem__(self, index):
-        image, label = super().__getitem__(index)
-        return 1 - image, label
-
-
-def test_evaluate_any_dataset_gives_the_same_to_the_last_bit(model, tiny, dataset):
-    expected = evaluate(model, dataset)
-    halves = [paddle.io.Subset(dataset, part) for part in (range(33), range(33, 70))]
-    for other in (paddle.io.ConcatDataset(halves), Own(dataset), Stream(dataset)):
-        evaluation = evaluate(model, other)
-        assert (evaluation.loss, evaluation.count) == (expected.loss, 70)
-        assert np.array_equal(evaluation.probabilities, expected.probabilities)
-    images, labels = dataset.batch(np.arange(70))
-    inverted = evaluate(model, Inverted("eval", str(tiny)))
-    assert inverted.loss == evaluate(model, [(1 - images, labels)]).loss
-
-
-IMAGE = np.zeros((1, 28, 28), np.float32)
-
-
-def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
-    for item, message in (
-        ((IMAGE,), "an item is 1 values"),
-        (IMAGE, "an item is float32 [1, 28, 28]"),
-        ((IMAGE[0], 3), "an image is float32 [28, 28]"),
-        ((IMAGE.astype("uint8"), 3), "an image is uint8 [1, 28, 28]"),
-        ((IMAGE, 10), "a label is 10"),
-        ((IMAGE, [0, 1]), "a label is [0, 1]"),
-    ):
-        odd = Own([])
-        odd.items = [item]
-        with pytest.raises(DataError, match=re.escape(f"Own: {message}; expected")):
-            evaluate(model, odd)
-    with pytest.raises(DataError, match="the data have no batches; expected at least one"):
-        evaluate(model, [])
-
-
-def test_evaluate_report_adds_up(model, dataset):
-    report = evaluate(model, dataset).report()
-    matrix = np.array(report["confusion_matrix"])
-    assert matrix.sum() == report["count"] == 70
-    assert np.trace(matrix) / 70 == report["accuracy"]
-    for digit in range(10):
-        row = report["per_class"][str(digit)]
-        hits, taken, support = matrix[digit, digit], matrix[:, digit].sum(), matrix[digit].sum()
-        assert row["support"] == support
-        assert row["recall"] == pytest.approx(hits / support if support else 0)
-        assert row["precision"] == pytest.approx(hits / taken if taken else 0)
-
-
-def test_digit_step_trains_with_smoothed_labels_and_evaluates_without(model, dataset):
-    images, labels = batch = next(iter(BatchLoader(dataset, 70)))
-    smoothed = 0.9 * F.one_hot(labels.flatten(), 10) + 0.01
-    model.train()
-    loss = DigitStep(label_smoothing=0.1)(model, batch)["loss"]
-    expected = F.cross_entropy(model(images), smoothed, soft_label=True)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    model.eval()
-    loss = DigitStep(label_smoothing=0.1)(model, batch)["loss"]
-    assert loss.compute() == pytest.approx(evaluate(model, dataset).loss, rel=1e-5)

@@ -71,6 +71,7 @@ DIVISIONS = [{"batch_size": 6, "grad_shards": 4}, {"batch_size": 1, "accumulate"
 
 def train(output, model=linear, data=None, **options):
     data = Tokens() if data is None else data
+    valid = options.pop("valid", data)
     defaults = {
         "optimizer": lambda parameters: paddle.optimizer.Momentum(0.5, parameters=parameters),
         "epochs": 2,
@@ -81,7 +82,7 @@ def train(output, model=linear, data=None, **options):
         "fresh": True,
         "output": output,
     }
-    return fit(model=model, train=data, valid=data, **grouped(**{**defaults, **options}))
+    return fit(model=model, train=data, valid=valid, **grouped(**{**defaults, **options}))
 
 
 @pytest.fixture
@@ -214,6 +215,8 @@ WARNINGS = {
     "whole batches": (words(whole_step, lambda index: False), None),
     "random numbers": (numbers(noisy, grad_shards=2), None),
     "Paddle's": (numbers(nn.SmoothL1Loss(), grad_shards=2), None),
+    "no evaluation": (numbers(spread, valid=None), None),
+    "an evaluation in one batch": (numbers(spread, eval_batch_size=SENTENCES), None),
 }
 
 
@@ -225,6 +228,15 @@ def test_fit_first_loss_that_is_not_a_mean_warns(kind, tmp_path, warnings):
         assert expected in " ".join(warnings())
     else:
         assert not warnings()
+
+
+def test_evaluate_run_loss_that_is_not_a_mean_warns(tmp_path, warnings):
+    weights = tmp_path / "net.pdparams"
+    paddle.save(number().state_dict(), str(weights))
+    for batch_size, count in ((SENTENCES, 0), (6, 1)):
+        evaluate_run(weights, number, Numbers(), loss=spread, batch_size=batch_size)
+        assert len(warnings()) == count
+    assert "the first batch of data is" in warnings()[0]
 
 
 def test_fit_shapes_that_paddle_would_broadcast_raise(tmp_path):

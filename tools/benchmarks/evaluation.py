@@ -97,6 +97,7 @@ BENCHMARK = Benchmark(
         __name__,
         "baseline_tutorial",
         "paddle_mnist.inference.predictor",
+        "paddle_mnist.mnist.evaluation",
         "paddle_mnist.nn",
         "paddle_mnist.training.evaluator",
     ),

@@ -49,7 +49,7 @@ def _time(training: Callable, is_rehearsed: bool, folder: Any) -> Figures:
 
     fit = importlib.import_module("paddle_mnist.training.fit")  # not the function of this name
     rehearse = fit.rehearse if is_rehearsed else lambda job: None
-    update_weights = Trainer._update_weights
+    update_weights = Trainer._optimizer_step
     taken: dict[str, float] = {}
     ends: list[float] = []  # of steps
 
@@ -73,7 +73,7 @@ def _time(training: Callable, is_rehearsed: bool, folder: Any) -> Figures:
 
     with (
         patch.object(fit, "rehearse", timed_rehearsal),
-        patch.object(Trainer, "_update_weights", timed_update),
+        patch.object(Trainer, "_optimizer_step", timed_update),
     ):
         training(State(), str(folder / f"run {is_rehearsed}"))
     taken["steps"] *= float(np.median(np.diff(ends)))

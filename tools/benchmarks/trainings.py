@@ -15,10 +15,9 @@ def config_of(recipe: str, **changes: Any) -> TrainConfig:
 
 def endless_batches(loader) -> Iterator:
     """Yield the batches of one epoch after the other."""
-    from paddle_mnist.data.loader import epoch_batches
 
     for epoch in itertools.count():
-        yield from epoch_batches(loader, epoch)
+        yield from loader.epoch(epoch)
 
 
 def timed_training(config: TrainConfig) -> dict[str, list[float]]:

@@ -75,7 +75,7 @@ def _config(row: Row) -> TrainConfig:
 def _steps(row: Row, data: str) -> Iterator[int]:
     """Train, and give the number of images of each step."""
     from paddle_mnist import Trainer
-    from paddle_mnist.data.loader import epoch_batches, shards_of
+    from paddle_mnist.data.loader import shards_of
     from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.nn.cross_entropy import CrossEntropy
 
@@ -90,7 +90,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
         log_every=TRAIN_IMAGES,
     )
     for epoch in itertools.count():
-        for batch in epoch_batches(parts.loader, epoch):
+        for batch in parts.loader.epoch(epoch):
             trainer.train_step(batch)
             yield sum(shard.samples for shard in shards_of(batch))
 

@@ -109,11 +109,10 @@ def first_steps(model: Any, train: Any, steps: int) -> Iterator[Any]:
     import paddle
 
     from paddle_mnist import BatchLoader
-    from paddle_mnist.data.loader import epoch_batches
 
     optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
     loader = BatchLoader(train, BATCH, shuffle=False)
-    batches = itertools.chain.from_iterable(epoch_batches(loader, n) for n in itertools.count())
+    batches = itertools.chain.from_iterable(loader.epoch(n) for n in itertools.count())
     return plain_steps(model, optimizer, itertools.islice(batches, steps))
 
 

@@ -41,7 +41,7 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MnistDataset, TrainConfig, Trainer, evaluate
-    from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
+    from paddle_mnist.data.loader import BatchLoader, shards_of
     from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.parallel.gradients import build_gradient_exchange
     from paddle_mnist.parallel.world import join
@@ -65,7 +65,7 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     world.all_gather_objects(None)
     began = time.perf_counter()
     samples = 0
-    for batch in epoch_batches(loader, 0):
+    for batch in loader.epoch(0):
         trainer.train_step(batch)
         samples += sum(shard.samples for shard in shards_of(batch))
     samples = sum(world.all_gather_objects(samples))

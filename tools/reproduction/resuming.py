@@ -103,7 +103,6 @@ def _train_plain(
     import paddle
 
     from paddle_mnist import MNIST, BatchLoader, MnistDataset
-    from paddle_mnist.data.loader import epoch_batches
 
     paddle.seed(1)
     model = MNIST()
@@ -114,7 +113,7 @@ def _train_plain(
         model.set_state_dict(paddle.load(f"{start}/mnist.pdparams"))
         optimizer.set_state_dict(paddle.load(f"{start}/mnist.pdopt"))
     loader = BatchLoader(MnistDataset("train", data, limit), BATCH, shuffle=False)
-    batches = itertools.chain.from_iterable(epoch_batches(loader, epoch) for epoch in epochs)
+    batches = itertools.chain.from_iterable(loader.epoch(epoch) for epoch in epochs)
     losses = plain_steps(model, optimizer, batches)
     lines = [
         {"step": step, "tag": "train/loss", "value": loss.item()}

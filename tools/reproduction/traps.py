@@ -48,14 +48,13 @@ def measure_unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MNIST, BatchLoader, MnistDataset
-    from paddle_mnist.data.loader import epoch_batches
 
     rates = {}
     for way in (NEVER, EACH):
         model, schedule = MNIST(), paddle.optimizer.lr.PolynomialDecay(FIRST, STEPS, LAST)
         optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
         loader = BatchLoader(MnistDataset("train", data), 2, shuffle=False)
-        for images, labels in itertools.islice(epoch_batches(loader, 0), STEPS):
+        for images, labels in itertools.islice(loader.epoch(0), STEPS):
             cross_entropy(model(images), labels).backward()
             optimizer.step()
             optimizer.clear_grad()

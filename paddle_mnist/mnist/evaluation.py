@@ -1,0 +1,128 @@
+"""Evaluate a classifier of images, and count its predictions class by class."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist.data.external import as_loader, open_loader
+from paddle_mnist.interfaces import Loader
+from paddle_mnist.metrics.sums import GatheredOutputs
+from paddle_mnist.mnist.labelled_images import ItemSpec, labelled_images
+from paddle_mnist.mnist.step import summed_cross_entropy
+from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.training.evaluator import add_up
+from paddle_mnist.training.steps import Step, SupervisedStep
+
+BATCH_SIZE = 500  # decides speed and memory, not the result
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The results of a model on some data.
+
+    loss: mean cross-entropy, in nats. accuracy: fraction of correct predictions.
+    labels, predictions: int64 [count], in the order of the data.
+    probabilities: float32 [count, classes], of each class.
+    """
+
+    loss: float
+    accuracy: float
+    labels: np.ndarray
+    predictions: np.ndarray
+    probabilities: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(self.probabilities.shape[1])
+
+    @property
+    def confusion_matrix(self) -> np.ndarray:
+        """Counts, int64 [classes, classes]; row i, column j: images of class i predicted as j."""
+        cells = self.classes * self.labels + self.predictions
+        return np.bincount(cells, minlength=self.classes**2).reshape(self.classes, self.classes)
+
+    def report(self) -> dict[str, Any]:
+        """Return plain values: loss, accuracy, count, per_class and confusion_matrix.
+
+        per_class: for each class, by its number, precision, recall, f1-score and support (count).
+        """
+        from sklearn.metrics import classification_report  # here, for it is slow to import
+
+        labels = list(range(self.classes))
+        table = classification_report(
+            self.labels, self.predictions, labels=labels, output_dict=True, zero_division=0
+        )
+        return {
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "count": self.count,
+            "per_class": {str(label): table[str(label)] for label in labels},
+            "confusion_matrix": self.confusion_matrix.tolist(),
+        }
+
+
+def evaluate(
+    model: nn.Layer,
+    data: Union["paddle.io.Dataset[Any]", Callable[[], Iterable[Any]], Iterable[Any]],
+    world: World = ALONE,
+) -> Evaluation:
+    """Evaluate the model on all of `data`: every sample once, the last short batch too.
+
+    data: a `paddle.io.Dataset` of (image float32, label); or a loader of one, or what `load_data`
+        returns.
+    world: the processes that evaluate together, each every N-th batch of a dataset. Each gets the
+        whole result, which is the same to the last bit however many they are. A loader that cannot
+        be divided, or an `IterableDataset`, is read to its end by each of them.
+    The model is put in evaluation mode and given back as it was, layer by layer.
+    Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
+    DivergedError if the loss is not finite.
+    """
+    step: Step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
+    loader: Loader
+    if isinstance(data, paddle.io.Dataset):
+        loader = open_loader(data, BATCH_SIZE)
+        step = _StepOnImages(step, type(data).__name__, getattr(model, "item_spec", None))
+    else:
+        loader = as_loader(data)
+    totals = add_up(step, model, loader, "the data", world)
+    labels, predictions, probabilities = totals["outputs"].to_numpy()
+    return Evaluation(
+        loss=totals["loss"].compute(),
+        accuracy=totals["outputs"].compute(),
+        labels=labels,
+        predictions=predictions,
+        probabilities=probabilities,
+    )
+
+
+def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
+    """Keep the labels, the predictions and the probabilities of a batch."""
+    return GatheredOutputs(
+        [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)], _share_of_hits
+    )
+
+
+def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
+    return float(np.count_nonzero(labels == predictions) / len(labels))
+
+
+@dataclass(frozen=True)
+class _StepOnImages:
+    """A step on the batches of a dataset, which must be images with labels. source: its name."""
+
+    step: Step
+    source: str
+    spec: Optional[ItemSpec]
+
+    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, object]:
+        return self.step(model, labelled_images(batch, self.source, self.spec))
