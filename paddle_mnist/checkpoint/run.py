@@ -99,28 +99,15 @@ class RunDirectory:
         """Return whether `fit` trained a net of the caller's, which only its function builds."""
         return self.read_config().get(TRAINED_WITH) == FIT
 
-    def final_checkpoint(self) -> Optional[str]:
-        """Return the name of the checkpoint with which the run ended; None if it is unfinished.
-
-        A training that continues a finished run deletes its result first.
-        """
-        result = self.read_result("checkpoint", ", so the run counts as unfinished")
-        return str(result["checkpoint"]) if result else None
-
-    def read_result(self, needed: str, consequence: str) -> Optional[dict[str, Any]]:
-        """Return what `result.json` holds; None if it is not there, or damaged, which is logged.
-
-        needed: an entry that it must have. consequence: of damage, the end of the warning.
-        """
-        if not self.result.exists():
-            return None
+    def read_result(self) -> dict[str, Any]:
+        """Return what `result.json` holds; {} if it is not there, or damaged, which is logged."""
         try:
-            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
-            result[needed]
-            return result
-        except (ValueError, TypeError, KeyError) as error:
-            log.warning("%s is damaged (%r)%s", self.result, error, consequence)
-            return None
+            return dict(json.loads(self.result.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError) as error:
+            log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
+            return {}
 
     # Writing it, one process at a time
 
