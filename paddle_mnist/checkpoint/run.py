@@ -16,7 +16,6 @@ from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     Journal,
     first_free,
@@ -251,18 +250,18 @@ class RunDirectory:
         write_atomically(self.config, config.encode())
 
     def start_history(self, checkpoint: Optional[Checkpoint]) -> None:
-        """Cut `metrics.jsonl` at a checkpoint; at the beginning without one.
+        """Cut `metrics.jsonl` at a checkpoint; remove it without one.
 
         If the checkpoint is another run's, its history is copied first.
         """
-        if checkpoint and not self.owns(checkpoint):
+        if not checkpoint:
+            remove(self.metrics)
+            return
+        if not self.owns(checkpoint):
             original = RunDirectory(checkpoint.path.parent.parent).metrics
             if original.exists():
                 write_atomically(self.metrics, original.read_bytes())
-        if checkpoint:
-            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
-        else:
-            cut_jsonl(self.metrics, TrainState(), 0)
+        cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
 
     def open_history(self) -> JsonlWriter:
         """Open `metrics.jsonl` to append to it."""
