@@ -135,18 +135,6 @@ class CheckpointStore:
                 unreadable.append((path, error))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
 
-    def _read_usable(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
-        """Do as `_read_manifests`, without those of an outdated format.
-
-        They are of a run that an older version began. Raises OutdatedFormatError if there are no
-        others.
-        """
-        checkpoints, unreadable = self._read_manifests()
-        outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
-        if outdated and not checkpoints:
-            raise outdated[0]
-        return checkpoints, [one for one in unreadable if one[1] not in outdated]
-
     def newest(self, quarantine_damaged: bool = False) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
@@ -155,42 +143,54 @@ class CheckpointStore:
         Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
         training start from the beginning. Raises OutdatedFormatError if all are of such a format.
         """
-        checkpoints, damaged = self._read_usable()
-        newest_valid = None
-        for checkpoint in reversed(checkpoints):
-            if not (error := self._damage(checkpoint)):
-                newest_valid = checkpoint
-                break
-            if not checkpoint.path.exists():  # its writer has deleted it: list again
-                return self.newest(quarantine_damaged)
-            damaged.append((checkpoint.path, error))
-        for path, reason in damaged:
-            log.warning("damaged checkpoint: %s", reason)
-            if quarantine_damaged:
+        newest, damaged = self._first_valid(lambda oldest_first: oldest_first[::-1])
+        if quarantine_damaged:
+            for path in damaged:
                 self._quarantine(path)
-        if not newest_valid and (damaged or (self.folder / QUARANTINE).exists()):
+        if not newest and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
                 f"{self.folder}: no valid checkpoint; put a good one back, or start over with "
                 + as_option("fresh")
             )
-        return newest_valid
+        return newest
 
     def best(self) -> Optional[Checkpoint]:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
-        None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
-        Raises OutdatedFormatError as `newest` does.
+        None if none was evaluated. Damaged ones are logged; raises CheckpointError if no other is
+        left, and OutdatedFormatError as `newest` does.
         """
-        evaluated = best_first(self._read_usable()[0])
-        for checkpoint in evaluated:
-            if not (error := self._damage(checkpoint)):
-                return checkpoint
-            if not checkpoint.path.exists():  # its writer has deleted it: list again
-                return self.best()
-            log.warning("damaged checkpoint: %s", error)
-        if evaluated:
+        best, damaged = self._first_valid(best_first)
+        if damaged and not best:
             raise CheckpointError(f"{self.folder}: no evaluated checkpoint is valid")
-        return None
+        return best
+
+    def _first_valid(
+        self, ordered: Callable[[list[Checkpoint]], list[Checkpoint]]
+    ) -> tuple[Optional[Checkpoint], list[Path]]:
+        """Return the first checkpoint that verifies, and the manifests of damaged ones before it.
+
+        The damaged ones are logged. ordered: puts the checkpoints in order, and may leave some out.
+        Those of an outdated format, from which a run has gone on, are left out, too; raises
+        OutdatedFormatError if there are no others.
+        """
+        checkpoints, unreadable = self._read_manifests()
+        outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
+        if outdated and not checkpoints:
+            raise outdated[0]
+        damaged = {path: error for path, error in unreadable if error not in outdated}
+        first_valid = None
+        for checkpoint in ordered(checkpoints):
+            error = self._damage(checkpoint)
+            if not error:
+                first_valid = checkpoint
+                break
+            if not checkpoint.path.exists():  # its writer has deleted it: list again
+                return self._first_valid(ordered)
+            damaged[checkpoint.path] = error
+        for error in damaged.values():
+            log.warning("damaged checkpoint: %s", error)
+        return first_valid, [*damaged]
 
     def prune(self, saving: Saving) -> list[str]:
         """Delete the checkpoints that `saving` does not keep; return their names.
