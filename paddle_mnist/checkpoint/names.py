@@ -108,15 +108,6 @@ def newest_run() -> Optional[RunDirectory]:
     return RunDirectory(max(trained)[1]) if trained else None
 
 
-def default_run() -> RunDirectory:
-    """Return the newest run, for a command that names none. Raises CheckpointError without one."""
-    run = newest_run()
-    if not run:
-        raise CheckpointError(f"{RUNS}: no run found; train one, or give the directory of another")
-    log.info("newest run: %s", run.path)
-    return run
-
-
 def exists(name: str) -> bool:
     """Return whether a path is there, or the checkpoint that it is the stem of."""
     return os.path.exists(name) or os.path.exists(_manifest_path(name))
@@ -131,9 +122,7 @@ def find_run(name: Optional[Name] = None) -> RunDirectory:
     Raises CheckpointError for a word without a run.
     """
     if name is None or str(name) in CHECKPOINT_WORDS:
-        return default_run()
-    if str(name) in PACKAGED:
-        raise CheckpointError(f"{name}: weights of no run; expected a run, or a checkpoint of one")
+        return _default_run()
     path = Path(_local(name))
     is_inside = path.name == "checkpoints" if path.is_dir() else exists(str(path))
     above = (path.parent, Path(os.path.normpath(path.parent / os.pardir))) if is_inside else ()
@@ -148,11 +137,6 @@ def find_checkpoint(name: Name, run: RunDirectory) -> Checkpoint:
         any suffix or none; or the path of another run, for its newest checkpoint.
     Raises CheckpointError if there is none.
     """
-    if str(name) in PACKAGED:
-        raise CheckpointError(
-            f"{name}: holds weights alone; expected a checkpoint, which has its optimizer's state, "
-            f"or a run; to start from weights alone: {weights_alone(str(name))}"
-        )
     if str(name) in CHECKPOINT_WORDS:
         return _latest_or_best(str(name), run)
     path = _path_of(_local(name), run)
@@ -172,7 +156,7 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     Raises CheckpointError if there are none, or they are damaged; ConfigError if a run is given and
     a path that is not in it.
     """
-    if name is not None and str(name) in PACKAGED:
+    if str(name) in PACKAGED:
         if run is not None:
             raise ConfigError(f"{name} and the run {run} are given; expected one of them")
         module, _, function = PACKAGED[str(name)].partition(":")
@@ -180,9 +164,9 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         return packaged
     directory = None if run is None else RunDirectory(_local(run))
     if name is None:
-        return _final_weights(directory or default_run())
+        return _final_weights(directory or _default_run())
     if str(name) in CHECKPOINT_WORDS:
-        return _of_checkpoint(_latest_or_best(str(name), directory or default_run()))
+        return _of_checkpoint(_latest_or_best(str(name), directory or _default_run()))
     path = _path_of(_local(name), directory)
     if directory and exists(path):
         _require_inside(directory, path)
@@ -196,10 +180,16 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
 
 
 def _local(name: Name) -> str:
-    """Return a path with `~` expanded.
+    """Return the path of a run or of something in it, with `~` expanded.
 
-    Raises CheckpointError for the URL of a mirror, from which only a training reads.
+    Raises CheckpointError for weights of no run, and for the URL of a mirror, from which only a
+    training reads.
     """
+    if str(name) in PACKAGED:
+        raise CheckpointError(
+            f"{name}: holds weights alone; expected a run, or a checkpoint of one; to start a "
+            f"training from it: {weights_alone(str(name))}"
+        )
     if "://" in str(name):
         url = without_credentials(str(name))
         given = as_option("mirror", url, f"saving=Saving(mirror={url!r})")
@@ -208,6 +198,15 @@ def _local(name: Name) -> str:
             f"mirror, train as it was trained, with {given}: what is there is not trained again"
         )
     return os.path.expanduser(name)
+
+
+def _default_run() -> RunDirectory:
+    """Return the newest run. Raises CheckpointError without one."""
+    run = newest_run()
+    if not run:
+        raise CheckpointError(f"{RUNS}: no run found; train one, or give the directory of another")
+    log.info("newest run: %s", run.path)
+    return run
 
 
 def _path_of(name: str, run: Optional[RunDirectory]) -> str:
