@@ -210,7 +210,7 @@ class StoreCheckpointer(Checkpointer):
         except (MemoryError, RuntimeError) as error:  # no room for the copy, or no thread
             warn_once(
                 self.store.folder,
-                "the training stands still while checkpoints are written (%s)",
+                "training pauses while checkpoints are written (%s)",
                 summary(error),
             )
             return False

@@ -68,8 +68,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        step: int = self.manifest["state"]["step"]
-        return step
+        return int(self.manifest["state"]["step"])
 
     def is_best_of(self, newest: Optional["Checkpoint"]) -> bool:
         """Return whether it has the best evaluation of the run up to a later checkpoint."""

@@ -31,13 +31,12 @@ log = logging.getLogger("paddle_mnist")
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
 PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
 WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
-# Suffixes of files that hold no weights, or an exported model. Those of weights may have any other.
-EXPORTED = (".onnx", ".pdiparams", ".pdmodel")
 EXPECTED = (
     f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, demo "
     "and DigitPredictor also take the folder of an exported model"
 )
-NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), *EXPORTED, ".json", ".yaml", "")
+# Suffixes of files that hold no weights, or an exported model. Those of weights may have any other.
+NO_WEIGHTS = {*DATA_SUFFIXES, ".onnx", ".pdiparams", ".pdmodel", ".json", ".yaml", ""} - {PARAMS}
 
 MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
@@ -93,13 +92,13 @@ class SavedWeights:
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
-    """Return the most recently trained run at or below a folder, or None.
+def newest_run() -> Optional[RunDirectory]:
+    """Return the most recently trained run in work/output, or None.
 
     A run is dated by its newest checkpoint, or by its weights if it has no checkpoints.
     """
     trained = []
-    for config in Path(folder).rglob("config.yaml"):
+    for config in Path(RUNS).rglob("config.yaml"):
         run = RunDirectory(config.parent)
         times = [checkpoint.saved_at for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
@@ -109,29 +108,9 @@ def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
     return RunDirectory(max(trained)[1]) if trained else None
 
 
-def default_run() -> RunDirectory:
-    """Return the newest run, for a command that names none. Raises CheckpointError without one."""
-    run = newest_run()
-    if not run:
-        raise CheckpointError(f"{RUNS}: no run found; train one, or give the directory of another")
-    log.info("newest run: %s", run.path)
-    return run
-
-
 def exists(name: str) -> bool:
     """Return whether a path is there, or the checkpoint that it is the stem of."""
-    return os.path.exists(name) or bool(Path(name).name and os.path.exists(_manifest_path(name)))
-
-
-def _refuse_url(name: Name) -> None:
-    """Raise CheckpointError for the URL of a mirror, from which only a training reads."""
-    if "://" in str(name):
-        url = without_credentials(str(name))
-        given = as_option("mirror", url, f"saving=Saving(mirror={url!r})")
-        raise CheckpointError(
-            f"{url}: is a URL; expected a path on this machine; to bring a run back from its "
-            f"mirror, train as it was trained, with {given}: what is there is not trained again"
-        )
+    return os.path.exists(name) or os.path.exists(_manifest_path(name))
 
 
 def find_run(name: Optional[Name] = None) -> RunDirectory:
@@ -143,51 +122,25 @@ def find_run(name: Optional[Name] = None) -> RunDirectory:
     Raises CheckpointError for a word without a run.
     """
     if name is None or str(name) in CHECKPOINT_WORDS:
-        return default_run()
-    if str(name) in PACKAGED:
-        raise CheckpointError(f"{name}: weights of no run; expected a run, or a checkpoint of one")
-    _refuse_url(name)
-    path = Path(os.path.expanduser(name))  # of ~nobody, RunDirectory says it
+        return _default_run()
+    path = Path(_local(name))
     is_inside = path.name == "checkpoints" if path.is_dir() else exists(str(path))
     above = (path.parent, Path(os.path.normpath(path.parent / os.pardir))) if is_inside else ()
-    return next(
-        (run for run in map(RunDirectory, above) if run.config.exists()), RunDirectory(path)
-    )
+    runs = [run for run in map(RunDirectory, above) if run.config.exists()]
+    return runs[0] if runs else RunDirectory(path)
 
 
-def find_checkpoint(name: Name, run: Optional[RunDirectory] = None) -> Checkpoint:
-    """Return the checkpoint that a name or a path stands for.
+def find_checkpoint(name: Name, run: RunDirectory) -> Checkpoint:
+    """Return the checkpoint that a name or a path stands for, to resume from it.
 
-    name: "latest" or "best", which is looked up in `run`; the name of a checkpoint of `run`; the
-        path of a checkpoint, with any suffix or none; or the path of a run directory, for its
-        newest checkpoint.
-    run: by default the newest in work/output for a word, and none for a name.
+    name: "latest" or "best", or the name of a checkpoint, of `run`; the path of a checkpoint, with
+        any suffix or none; or the path of another run, for its newest checkpoint.
     Raises CheckpointError if there is none.
     """
-    _refuse_url(name)
-    name = os.path.expanduser(name)
-    if name in PACKAGED:
-        raise CheckpointError(
-            f"{name}: holds weights alone; expected a checkpoint, which has its optimizer's state, "
-            f"or a run; to start from weights alone: {weights_alone(name)}"
-        )
-    if name not in ("", *CHECKPOINT_WORDS) and os.path.isdir(name):
-        name, run = "latest", RunDirectory(name)
-    if name in CHECKPOINT_WORDS:
-        run = run or default_run()
-        store = run.checkpoints
-        checkpoint = store.newest() if name == "latest" else store.best()
-        if not checkpoint:
-            raise CheckpointError(_missing_from_run(run))
-        return checkpoint
-    if not Path(name).name:
-        raise CheckpointError(f"checkpoint is {name!r}; {EXPECTED}")
-    if run and exists(own := str(run.checkpoints.folder / name)):
-        name = own
-    manifest = _manifest_path(name)
-    if not os.path.exists(manifest):
-        raise CheckpointError(_not_a_checkpoint(name))
-    return read_manifest(manifest)
+    if str(name) in CHECKPOINT_WORDS:
+        return _latest_or_best(str(name), run)
+    path = _path_of(_local(name), run)
+    return _latest_or_best("latest", RunDirectory(path)) if os.path.isdir(path) else _at(path)
 
 
 def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> SavedWeights:
@@ -203,52 +156,92 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     Raises CheckpointError if there are none, or they are damaged; ConfigError if a run is given and
     a path that is not in it.
     """
-    if name is not None and str(name) in PACKAGED:
+    if str(name) in PACKAGED:
         if run is not None:
             raise ConfigError(f"{name} and the run {run} are given; expected one of them")
         module, _, function = PACKAGED[str(name)].partition(":")
         packaged: SavedWeights = getattr(importlib.import_module(module), function)()
         return packaged
-    for one in (name, run):
-        _refuse_url(one or "")
-    directory = None if run is None else RunDirectory(run)
+    directory = None if run is None else RunDirectory(_local(run))
     if name is None:
-        return _final_weights(directory or default_run())
-    name = os.path.expanduser(name)
-    if name in CHECKPOINT_WORDS:
-        return _checkpoint_weights(find_checkpoint(name, directory))
-    if directory:
-        name = _path_in(directory, name)
-    if name and os.path.isdir(name):
-        return _final_weights(RunDirectory(name))
-    path = Path(name)
-    if path.name and not os.path.exists(_manifest_path(name)):
-        if path.suffix in NO_WEIGHTS or not os.path.isfile(path):
-            raise CheckpointError(_not_a_checkpoint(name))
-        directory = RunDirectory(path.parent)
-        return SavedWeights(path, safe_load(path), directory, manifest=_newest_manifest(directory))
-    return _checkpoint_weights(find_checkpoint(name))
+        return _final_weights(directory or _default_run())
+    if str(name) in CHECKPOINT_WORDS:
+        return _of_checkpoint(_latest_or_best(str(name), directory or _default_run()))
+    path = _path_of(_local(name), directory)
+    if directory and exists(path):
+        _require_inside(directory, path)
+    if os.path.isdir(path):
+        return _final_weights(RunDirectory(path))
+    file = Path(path)
+    is_bare = file.suffix not in NO_WEIGHTS and not os.path.exists(_manifest_path(path))
+    if is_bare and os.path.isfile(path):
+        return _of_no_checkpoint(file, RunDirectory(file.parent))
+    return _of_checkpoint(_at(path))
 
 
-def _path_in(run: RunDirectory, name: str) -> str:
-    """Return the path of what a name means in a run.
+def _local(name: Name) -> str:
+    """Return the path of a run or of something in it, with `~` expanded.
 
-    name: of a checkpoint or file of the run, or its path. Raises ConfigError for the path of
-    something else, CheckpointError if there is nothing of this name.
+    Raises CheckpointError for weights of no run, and for the URL of a mirror, from which only a
+    training reads.
     """
-    inside = [str(folder / name) for folder in (run.checkpoints.folder, run.path)]
-    for own in inside:
-        if name and exists(own):
-            return own
-    if not exists(name):
-        raise CheckpointError(_not_a_checkpoint(name if os.path.dirname(name) else inside[0]))
+    if str(name) in PACKAGED:
+        raise CheckpointError(
+            f"{name}: holds weights alone; expected a run, or a checkpoint of one; to start a "
+            f"training from it: {weights_alone(str(name))}"
+        )
+    if "://" in str(name):
+        url = without_credentials(str(name))
+        given = as_option("mirror", url, f"saving=Saving(mirror={url!r})")
+        raise CheckpointError(
+            f"{url}: is a URL; expected a path on this machine; to bring a run back from its "
+            f"mirror, train as it was trained, with {given}: what is there is not trained again"
+        )
+    return os.path.expanduser(name)
+
+
+def _default_run() -> RunDirectory:
+    """Return the newest run. Raises CheckpointError without one."""
+    run = newest_run()
+    if not run:
+        raise CheckpointError(f"{RUNS}: no run found; train one, or give the directory of another")
+    log.info("newest run: %s", run.path)
+    return run
+
+
+def _path_of(name: str, run: Optional[RunDirectory]) -> str:
+    """Return the path that a name means: of a checkpoint or a file of `run`, or itself."""
+    inside = [str(folder / name) for folder in (run.checkpoints.folder, run.path)] if run else []
+    for path in (*inside, name):
+        if name and exists(path):
+            return path
+    return inside[0] if inside and not os.path.dirname(name) else name
+
+
+def _require_inside(run: RunDirectory, name: str) -> None:
+    """Raise ConfigError for the path of something that is not of the run."""
     path, top = Path(name).resolve(), run.path.resolve()
     if path != top and path.parent not in (top, run.checkpoints.folder.resolve()):
         raise ConfigError(
             f"{name} is not of the run {run.path}; expected one of them, or that run and the name "
             f"of one of its checkpoints: {', '.join(CHECKPOINT_WORDS)}, or as its files are called"
         )
-    return name
+
+
+def _latest_or_best(word: str, run: RunDirectory) -> Checkpoint:
+    store = run.checkpoints
+    checkpoint = store.newest() if word == "latest" else store.best()
+    if not checkpoint:
+        raise _nothing_at(str(run.path))
+    return checkpoint
+
+
+def _at(path: str) -> Checkpoint:
+    """Return the checkpoint at a path, with any suffix or none."""
+    manifest = _manifest_path(path)
+    if not os.path.exists(manifest):
+        raise _nothing_at(path)
+    return read_manifest(manifest)
 
 
 def _final_weights(run: RunDirectory) -> SavedWeights:
@@ -257,25 +250,26 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
     They are read from a checkpoint, whose checksum is known, or from the file of the final weights
     if that checkpoint is gone.
     """
-    final_name = run.final_checkpoint()
+    # A training that continues a finished run deletes its result first.
+    final_name = run.read_result().get("checkpoint")
     if not final_name:
         newest = run.checkpoints.newest()
         if newest:
             log.info("%s is not finished; its newest checkpoint is %s", run.path, newest.name)
-            return _checkpoint_weights(newest)
+            return _of_checkpoint(newest)
     for checkpoint in run.checkpoints.all():
         # An epoch's end has the second name if the training was interrupted right there.
         if checkpoint.name in (final_name, f"{final_name}{BREAKPOINT}"):
             try:
-                return _checkpoint_weights(checkpoint)
+                return _of_checkpoint(checkpoint)
             except CheckpointError as error:
                 log.warning("damaged checkpoint: %s", error)
     if not run.weights.exists():
-        raise CheckpointError(_missing_from_run(run))
-    return SavedWeights(run.weights, safe_load(run.weights), run, manifest=_newest_manifest(run))
+        raise _nothing_at(str(run.path))
+    return _of_no_checkpoint(run.weights, run)
 
 
-def _checkpoint_weights(checkpoint: Checkpoint) -> SavedWeights:
+def _of_checkpoint(checkpoint: Checkpoint) -> SavedWeights:
     return SavedWeights(
         path=checkpoint.path.with_suffix(PARAMS),
         values=checkpoint.load(PARAMS),
@@ -285,9 +279,10 @@ def _checkpoint_weights(checkpoint: Checkpoint) -> SavedWeights:
     )
 
 
-def _newest_manifest(run: RunDirectory) -> Mapping[str, Any]:
+def _of_no_checkpoint(file: Path, run: RunDirectory) -> SavedWeights:
     checkpoints = run.checkpoints.all()
-    return checkpoints[-1].manifest if checkpoints else {}
+    manifest = checkpoints[-1].manifest if checkpoints else {}
+    return SavedWeights(file, safe_load(file), run, manifest=manifest)
 
 
 def _stem(path: Path) -> str:
@@ -296,37 +291,36 @@ def _stem(path: Path) -> str:
 
 
 def _manifest_path(name: str) -> Path:
-    return Path(name).with_name(f"{_stem(Path(name))}.json")
+    return Path(name).parent / f"{_stem(Path(name))}.json"
 
 
-def _missing_from_run(run: RunDirectory) -> str:
-    """Return the message for a folder that has neither a run's checkpoints nor its weights."""
-    if (run.path / "about.json").exists():
-        reason = "an exported model, from which no weights are read"
-    elif run.checkpoints.all():
-        reason = "no evaluation has chosen a best checkpoint"
-    elif checkpoints := CheckpointStore(run.path).all():
-        newest = checkpoints[-1].path.with_suffix("")
-        reason = f"a folder of checkpoints, not a run; name one, as {newest}"
-    else:
-        reason = "no checkpoint there"
-    return f"{run.path}: {reason}; {EXPECTED}"
-
-
-def _not_a_checkpoint(name: str) -> str:
-    """Return the message for a path that is no checkpoint, with the nearest name that is one."""
+def _nothing_at(name: str) -> CheckpointError:
+    """Return the error for a path without weights, with the nearest name that has some."""
     path = Path(name)
-    try:
-        path.stat()
-        is_data = path.suffix in DATA_SUFFIXES
-        reason = f"its manifest {_stem(path)}.json is missing" if is_data else "not a checkpoint"
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
     known = {word: word for word in WORDS}
     for pattern in ("*.json", f"*{PARAMS}"):
         known.update({other.stem: str(other) for other in path.parent.glob(pattern)})
     for config in path.parent.glob("*/config.yaml"):
         known[config.parent.name] = str(config.parent)
-    near = difflib.get_close_matches(_stem(path), known, n=1)
-    hint = f"; did you mean {known[near[0]]!r}?" if near and known[near[0]] != name else ""
-    return f"{name}: {reason}; {EXPECTED}{hint}"
+    near = [known[other] for other in difflib.get_close_matches(_stem(path), known, n=1)]
+    hint = f"; did you mean {near[0]!r}?" if near and Path(near[0]) != path else ""
+    return CheckpointError(f"{name}: {_why_nothing(path)}; {EXPECTED}{hint}")
+
+
+def _why_nothing(path: Path) -> str:
+    """Return why no weights are read at a path."""
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    if not path.is_dir():
+        is_data = path.suffix in DATA_SUFFIXES
+        return f"its manifest {_stem(path)}.json is missing" if is_data else "not a checkpoint"
+    if (path / "about.json").exists():
+        return "an exported model, from which no weights are read"
+    if RunDirectory(path).checkpoints.all():
+        return "no evaluation has chosen a best checkpoint"
+    if checkpoints := CheckpointStore(path).all():
+        newest = checkpoints[-1].path.with_suffix("")
+        return f"a folder of checkpoints, not a run; name one, as {newest}"
+    return "no checkpoint there"

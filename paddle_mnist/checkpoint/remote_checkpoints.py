@@ -38,7 +38,7 @@ class RemoteCheckpoints:
             if fnmatch.fnmatch(name, f"{ANY_NAME}.json") and not name.startswith(".")
         }
         self.damaged = {}
-        known = {key: one for key, one in self._read.items() if key in sizes.items()}
+        known = {key: value for key, value in self._read.items() if key in sizes.items()}
         self._read = known.copy()
         for name, size in sizes.items():
             if (name, size) not in known:
@@ -55,7 +55,8 @@ class RemoteCheckpoints:
 
     def named(self) -> set[str]:
         """Return the manifests, and the files that they name, as they were when last read."""
-        named = {Path(one).stem + end for one in self.damaged for end in (".json", *DATA_SUFFIXES)}
+        suffixes = (".json", *DATA_SUFFIXES)
+        named = {Path(name).stem + suffix for name in self.damaged for suffix in suffixes}
         for checkpoint in self._read.values():
             named |= {checkpoint.path.name, *checkpoint.manifest["files"]}
         return named

@@ -16,7 +16,6 @@ from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     Journal,
     first_free,
@@ -104,28 +103,15 @@ class RunDirectory:
         """Return whether `fit` trained a net of the caller's, which only its function builds."""
         return self.read_config().get(TRAINED_WITH) == FIT
 
-    def final_checkpoint(self) -> Optional[str]:
-        """Return the name of the checkpoint with which the run ended; None if it is unfinished.
-
-        A training that continues a finished run deletes its result first.
-        """
-        result = self.read_result("checkpoint", ", so the run counts as unfinished")
-        return str(result["checkpoint"]) if result else None
-
-    def read_result(self, needed: str, consequence: str) -> Optional[dict[str, Any]]:
-        """Return what `result.json` holds; None if it is not there, or damaged, which is logged.
-
-        needed: an entry that it must have. consequence: of damage, the end of the warning.
-        """
-        if not self.result.exists():
-            return None
+    def read_result(self) -> dict[str, Any]:
+        """Return what `result.json` holds; {} if it is not there, or damaged, which is logged."""
         try:
-            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
-            result[needed]
-            return result
-        except (ValueError, TypeError, KeyError) as error:
-            log.warning("%s is damaged (%r)%s", self.result, error, consequence)
-            return None
+            return dict(json.loads(self.result.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError) as error:
+            log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
+            return {}
 
     # Writing it, one process at a time
 
@@ -269,18 +255,18 @@ class RunDirectory:
         write_atomically(self.config, config.encode())
 
     def start_history(self, checkpoint: Optional[Checkpoint]) -> None:
-        """Cut `metrics.jsonl` at a checkpoint; at the beginning without one.
+        """Cut `metrics.jsonl` at a checkpoint; remove it without one.
 
         If the checkpoint is another run's, its history is copied first.
         """
-        if checkpoint and not self.owns(checkpoint):
+        if not checkpoint:
+            remove(self.metrics)
+            return
+        if not self.owns(checkpoint):
             original = RunDirectory(checkpoint.path.parent.parent).metrics
             if original.exists():
                 write_atomically(self.metrics, original.read_bytes())
-        if checkpoint:
-            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
-        else:
-            cut_jsonl(self.metrics, TrainState(), 0)
+        cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
 
     def open_history(self) -> JsonlWriter:
         """Open `metrics.jsonl` to append to it."""

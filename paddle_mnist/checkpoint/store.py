@@ -45,16 +45,10 @@ from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
+FileSignatures = list[tuple[int, int, int, int]]
+
 ANY_NAME = "*_epoch*"  # a glob pattern for the names of checkpoints
 QUARANTINE = "quarantine"
-
-FileSignature = tuple[int, ...]
-
-
-def _file_signature(path: Path) -> FileSignature:
-    """Return size, times of change and inode: if the file changes, so does one of them."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 class CheckpointStore:
@@ -73,8 +67,8 @@ class CheckpointStore:
         self.folder = Path(folder)
         self.context = dict(context or {})
         self._require_ownership = require_ownership
-        # Signatures and hashes of the files that this process wrote or verified.
-        self._hashed: dict[Path, tuple[FileSignature, Mapping[str, Any]]] = {}
+        # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
+        self._signatures: dict[str, FileSignatures] = {}
 
     def commit(
         self,
@@ -103,7 +97,6 @@ class CheckpointStore:
                 remove(path)
             for file in pending:
                 file.publish()
-                self._hashed[file.path] = _file_signature(file.path), entries[file.path.name]
         manifest = {
             "format": FORMAT,
             "files": entries,
@@ -114,11 +107,13 @@ class CheckpointStore:
         }
         manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
         manifest[CHECKSUM] = checksum(manifest)
+        checkpoint = Checkpoint(path, manifest)
+        self._signatures[manifest[CHECKSUM]] = _file_signatures(checkpoint)
         sync_folder(self.folder)
         self._require_ownership()
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
-        return Checkpoint(path, manifest)
+        return checkpoint
 
     def all(self) -> list[Checkpoint]:
         """Return the checkpoints with a readable manifest, by step, oldest first. Moves nothing."""
@@ -140,18 +135,6 @@ class CheckpointStore:
                 unreadable.append((path, error))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
 
-    def _read_usable(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
-        """Do as `_read_manifests`, without those of an outdated format.
-
-        They are of a run that an older version began. Raises OutdatedFormatError if there are no
-        others.
-        """
-        checkpoints, unreadable = self._read_manifests()
-        outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
-        if outdated and not checkpoints:
-            raise outdated[0]
-        return checkpoints, [one for one in unreadable if one[1] not in outdated]
-
     def newest(self, quarantine_damaged: bool = False) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
@@ -160,42 +143,54 @@ class CheckpointStore:
         Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
         training start from the beginning. Raises OutdatedFormatError if all are of such a format.
         """
-        checkpoints, damaged = self._read_usable()
-        newest_valid = None
-        for checkpoint in reversed(checkpoints):
-            if not (error := self._damage(checkpoint)):
-                newest_valid = checkpoint
-                break
-            if not checkpoint.path.exists():  # its writer has deleted it: list again
-                return self.newest(quarantine_damaged)
-            damaged.append((checkpoint.path, error))
-        for path, reason in damaged:
-            log.warning("damaged checkpoint: %s", reason)
-            if quarantine_damaged:
+        newest, damaged = self._first_valid(lambda oldest_first: oldest_first[::-1])
+        if quarantine_damaged:
+            for path in damaged:
                 self._quarantine(path)
-        if not newest_valid and (damaged or (self.folder / QUARANTINE).exists()):
+        if not newest and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
                 f"{self.folder}: no valid checkpoint; put a good one back, or start over with "
                 + as_option("fresh")
             )
-        return newest_valid
+        return newest
 
     def best(self) -> Optional[Checkpoint]:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
-        None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
-        Raises OutdatedFormatError as `newest` does.
+        None if none was evaluated. Damaged ones are logged; raises CheckpointError if no other is
+        left, and OutdatedFormatError as `newest` does.
         """
-        evaluated = best_first(self._read_usable()[0])
-        for checkpoint in evaluated:
-            if not (error := self._damage(checkpoint)):
-                return checkpoint
-            if not checkpoint.path.exists():  # its writer has deleted it: list again
-                return self.best()
-            log.warning("damaged checkpoint: %s", error)
-        if evaluated:
+        best, damaged = self._first_valid(best_first)
+        if damaged and not best:
             raise CheckpointError(f"{self.folder}: no evaluated checkpoint is valid")
-        return None
+        return best
+
+    def _first_valid(
+        self, ordered: Callable[[list[Checkpoint]], list[Checkpoint]]
+    ) -> tuple[Optional[Checkpoint], list[Path]]:
+        """Return the first checkpoint that verifies, and the manifests of damaged ones before it.
+
+        The damaged ones are logged. ordered: puts the checkpoints in order, and may leave some out.
+        Those of an outdated format, from which a run has gone on, are left out, too; raises
+        OutdatedFormatError if there are no others.
+        """
+        checkpoints, unreadable = self._read_manifests()
+        outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
+        if outdated and not checkpoints:
+            raise outdated[0]
+        damaged = {path: error for path, error in unreadable if error not in outdated}
+        first_valid = None
+        for checkpoint in ordered(checkpoints):
+            error = self._damage(checkpoint)
+            if not error:
+                first_valid = checkpoint
+                break
+            if not checkpoint.path.exists():  # its writer has deleted it: list again
+                return self._first_valid(ordered)
+            damaged[checkpoint.path] = error
+        for error in damaged.values():
+            log.warning("damaged checkpoint: %s", error)
+        return first_valid, [*damaged]
 
     def prune(self, saving: Saving) -> list[str]:
         """Delete the checkpoints that `saving` does not keep; return their names.
@@ -212,7 +207,7 @@ class CheckpointStore:
         for checkpoint in dropped:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
-                self._hashed.pop(checkpoint.path.with_name(name), None)
+            self._signatures.pop(checkpoint.manifest[CHECKSUM], None)
         return [checkpoint.name for checkpoint in dropped]
 
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
@@ -222,37 +217,25 @@ class CheckpointStore:
         only those that are kept are verified, which takes time, this repeats without the damaged
         ones until it keeps none. They are not pruned either, but left for the quarantine.
         """
-        candidates = {checkpoint.name: checkpoint for checkpoint in self.all()}
-        verified: set[str] = set()
+        candidates = self.all()
         while True:
-            kept = saving.kept(candidates.values())
-            dropped = [checkpoint for name, checkpoint in candidates.items() if name not in kept]
+            names = saving.kept(candidates)
+            dropped = [checkpoint for checkpoint in candidates if checkpoint.name not in names]
             if not dropped:
                 return []
-            damaged = [
-                name
-                for name in candidates
-                if name in kept - verified and not self._is_unchanged_or_valid(candidates[name])
-            ]
+            kept = [checkpoint for checkpoint in candidates if checkpoint.name in names]
+            damaged = [one for one in kept if not self._is_unchanged_or_valid(one)]
             if not damaged:
                 return dropped
-            for name in damaged:
-                del candidates[name]
-            verified |= kept
+            candidates = [checkpoint for checkpoint in candidates if checkpoint not in damaged]
 
     def _damage(self, checkpoint: Checkpoint) -> Optional[CheckpointError]:
         """Return why it does not verify; None if it does, and then remember its files."""
-        paths = {name: checkpoint.path.with_name(name) for name in checkpoint.manifest["files"]}
-        signatures: dict[Path, FileSignature] = {}
-        with contextlib.suppress(OSError):  # a file that is missing, which is damage
-            # From before it is read: a file that changes meanwhile has another one afterwards.
-            signatures = {path: _file_signature(path) for path in paths.values()}
+        # From before they are read: a file that changes meanwhile has another one afterwards.
+        signatures = _file_signatures(checkpoint)
         error = checkpoint.damage()
-        if not error and signatures:
-            entries = checkpoint.manifest["files"]
-            self._hashed.update(
-                {path: (signatures[path], entries[name]) for name, path in paths.items()}
-            )
+        if not error:
+            self._signatures[checkpoint.manifest[CHECKSUM]] = signatures
         return error
 
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
@@ -262,23 +245,14 @@ class CheckpointStore:
         have not changed since their manifest was written, after them. This is enough for
         checkpoints that are not loaded now.
         """
-        with contextlib.suppress(OSError):
-            written = checkpoint.path.stat().st_mtime_ns
-            if all(
-                self._is_unchanged(checkpoint.path.with_name(name), entry, written)
-                for name, entry in checkpoint.manifest["files"].items()
-            ):
-                return True
+        signatures = _file_signatures(checkpoint)
+        if signatures and self._signatures.get(checkpoint.manifest[CHECKSUM]) == signatures:
+            return True
+        if signatures and _are_older(signatures, checkpoint):
+            return True
         if error := self._damage(checkpoint):
             log.warning("damaged checkpoint: %s", error)
         return not error
-
-    def _is_unchanged(self, path: Path, entry: Mapping[str, Any], manifest_written: int) -> bool:
-        signature = _file_signature(path)
-        size, modified, changed, _ = signature
-        # Strictly, as the clock of a file system is coarse; its change of name may be that close.
-        is_older = modified < manifest_written and changed <= manifest_written
-        return self._hashed.get(path) == (signature, entry) or (is_older and size == entry["size"])
 
     def find_damaged(self) -> dict[Path, CheckpointError]:
         """Verify every checkpoint; return, by manifest, why the damaged ones cannot be used.
@@ -325,6 +299,32 @@ class CheckpointStore:
     def remove_temporary_files(self) -> None:
         """Delete the temporary files of interrupted saves. For the one writer of the folder."""
         remove_temporary(self.folder, "*_epoch")
+
+
+def _file_signatures(checkpoint: Checkpoint) -> FileSignatures:
+    """Return size, times of change and inode of each file; nothing if one is missing.
+
+    If a file changes, so does one of these.
+    """
+    try:
+        found = [checkpoint.path.with_name(name).stat() for name in checkpoint.manifest["files"]]
+    except OSError:
+        return []
+    return [(file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino) for file in found]
+
+
+def _are_older(signatures: FileSignatures, checkpoint: Checkpoint) -> bool:
+    """Return whether the files are as long as the manifest says, and older than it."""
+    try:
+        written = checkpoint.path.stat().st_mtime_ns
+    except OSError:
+        return False
+    entries = checkpoint.manifest["files"].values()
+    # Strictly, as the clock of a file system is coarse; its change of name may be that close.
+    return all(
+        size == entry["size"] and modified < written and changed <= written
+        for (size, modified, changed, _), entry in zip(signatures, entries)
+    )
 
 
 def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:

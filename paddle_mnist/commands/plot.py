@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paddle_mnist.checkpoint.names import default_run
+from paddle_mnist.checkpoint.names import find_run
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     require_paddle()
     from paddle_mnist.mnist.report import plot_runs
 
-    runs = named_runs(args) or [default_run().path]
+    runs = named_runs(args) or [find_run().path]
     only = split_names(args.only)
     for path in plot_runs(runs, args.output, args.device, only):
         print(path)

@@ -53,8 +53,8 @@ def result_so_far(training: Training) -> Optional[FitResult]:
         return None
 
     def find() -> Optional[FitResult]:
-        values = run.read_result("steps", "; evaluating again")
-        if not values or values["steps"] != checkpoint.step or not run.weights.exists():
+        values = run.read_result()
+        if values.get("steps") != checkpoint.step or not run.weights.exists():
             return None
         state = training.state
         # With other values, a callback may no longer ask to stop there.
