@@ -8,7 +8,6 @@ each file has the size and SHA-256 listed there.
 
 import contextlib
 import hashlib
-import io
 import json
 import math
 import os
@@ -35,6 +34,10 @@ BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
 
 
+class DamagedError(CheckpointError):
+    """A file that is missing, or is not the one that the manifest lists."""
+
+
 class OutdatedFormatError(CheckpointError):
     """A manifest of a format that is no longer read: not damaged, so it stays where it is."""
 
@@ -43,12 +46,12 @@ class OutdatedFormatError(CheckpointError):
 class Checkpoint:
     """A committed checkpoint: the path and the contents of its manifest.
 
-    in_memory: files that need not be read: their contents by suffix.
+    loaded: the dictionaries in its files, by suffix, where they have been loaded.
     """
 
     path: Path
     manifest: Mapping[str, Any]
-    in_memory: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    loaded: Mapping[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -113,22 +116,13 @@ class Checkpoint:
         """Return whether the manifest lists a file with this suffix."""
         return self.name + suffix in self.manifest["files"]
 
-    def read(self, suffix: str) -> bytes:
-        """Read one of the files and verify it. Raises CheckpointError as `opened` does."""
-        with self.opened(suffix) as file:
-            return file.read(file.size)
-
     @contextlib.contextmanager
     def opened(self, suffix: str) -> Iterator[HashedInput]:
         """Open one of the files, and verify it as it is read: all of it, at the end.
 
-        Raises CheckpointError if its size or SHA-256 differs from the manifest's, also where what
-        was read of it has caused another error.
+        Raises DamagedError if its size or SHA-256 differs from the manifest's, also where what was
+        read of it has caused another error; CheckpointError if the manifest does not list it.
         """
-        if suffix in self.in_memory:
-            data = self.in_memory[suffix]
-            yield HashedInput(io.BytesIO(data), len(data))
-            return
         name = self.name + suffix
         expected = self.manifest["files"].get(name)
         if expected is None:
@@ -144,32 +138,38 @@ class Checkpoint:
                 finally:
                     _require_match(file.fingerprint_of_all(), expected, path, self.path.name)
         except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
+            raise DamagedError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
 
-    def read_into_memory(self) -> "Checkpoint":
-        """Return a copy that holds its files' contents, for a process that cannot read them."""
+    def load_all(self) -> "Checkpoint":
+        """Return a copy that has all its files loaded, each of which is read once.
+
+        Raises DamagedError if one is missing or differs, CheckpointError for other contents than
+        `paddle.save` writes.
+        """
         suffixes = [Path(name).suffix for name in self.manifest["files"]]
-        return replace(self, in_memory={suffix: self.read(suffix) for suffix in suffixes})
+        return replace(self, loaded={suffix: self.load(suffix) for suffix in suffixes})
 
     def load(self, suffix: str) -> dict[str, Any]:
         """Load the dictionary in one of the files, tensors as NumPy arrays.
 
-        Raises CheckpointError.
+        Raises CheckpointError, as `load_all` does.
         """
+        if suffix in self.loaded:
+            return self.loaded[suffix]
         with self.opened(suffix) as file:
             return load_from(file, file.size, self.path.with_name(self.name + suffix))
 
     def verify(self) -> None:
-        """Read every file. Raises CheckpointError if one is missing or differs."""
+        """Read every file. Raises DamagedError if one is missing or differs."""
         for name in self.manifest["files"]:
             with self.opened(Path(name).suffix):
                 pass
 
-    def damage(self) -> Optional[CheckpointError]:
+    def damage(self) -> Optional[DamagedError]:
         """Return why it does not verify; None if it does."""
         try:
             self.verify()
-        except CheckpointError as error:
+        except DamagedError as error:
             return error
         return None
 
@@ -177,9 +177,9 @@ class Checkpoint:
 def _require_match(
     actual: Mapping[str, Any], expected: Mapping[str, Any], path: Path, manifest: str
 ) -> None:
-    """Raise CheckpointError unless a file is the one that a manifest lists."""
+    """Raise DamagedError unless a file is the one that a manifest lists."""
     if actual != expected:
-        raise CheckpointError(
+        raise DamagedError(
             f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
             f"{manifest} says {expected['size']} bytes, {expected['sha256'][:12]}..."
         )

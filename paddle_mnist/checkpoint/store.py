@@ -22,6 +22,7 @@ from paddle_mnist.checkpoint.manifest import (
     DATA_SUFFIXES,
     FORMAT,
     Checkpoint,
+    DamagedError,
     OutdatedFormatError,
     checksum,
     read_manifest,
@@ -135,16 +136,26 @@ class CheckpointStore:
                 unreadable.append((path, error))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
 
-    def newest(self, quarantine_damaged: bool = False) -> Optional[Checkpoint]:
+    def newest(self) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
-        Newer ones that are damaged are logged, and with `quarantine_damaged` moved to
-        `quarantine/`; only the one writer of the folder may ask for that.
+        Newer ones that are damaged are logged.
         Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
         training start from the beginning. Raises OutdatedFormatError if all are of such a format.
         """
-        newest, damaged = self._first_valid(lambda oldest_first: oldest_first[::-1])
-        if quarantine_damaged:
+        return self._newest()
+
+    def load_newest(self) -> Optional[Checkpoint]:
+        """Return the newest checkpoint that verifies, loaded; for the one writer of the folder.
+
+        Newer ones that are damaged are moved to `quarantine/`. Raises as `newest` does, and
+        CheckpointError for files with other contents than `paddle.save` writes.
+        """
+        return self._newest(is_resumed=True)
+
+    def _newest(self, is_resumed: bool = False) -> Optional[Checkpoint]:
+        newest, damaged = self._first_valid(lambda oldest_first: oldest_first[::-1], is_resumed)
+        if is_resumed:
             for path in damaged:
                 self._quarantine(path)
         if not newest and (damaged or (self.folder / QUARANTINE).exists()):
@@ -166,11 +177,12 @@ class CheckpointStore:
         return best
 
     def _first_valid(
-        self, ordered: Callable[[list[Checkpoint]], list[Checkpoint]]
+        self, ordered: Callable[[list[Checkpoint]], list[Checkpoint]], loads: bool = False
     ) -> tuple[Optional[Checkpoint], list[Path]]:
         """Return the first checkpoint that verifies, and the manifests of damaged ones before it.
 
         The damaged ones are logged. ordered: puts the checkpoints in order, and may leave some out.
+        loads: whether to load it.
         Those of an outdated format, from which a run has gone on, are left out, too; raises
         OutdatedFormatError if there are no others.
         """
@@ -181,13 +193,13 @@ class CheckpointStore:
         damaged = {path: error for path, error in unreadable if error not in outdated}
         first_valid = None
         for checkpoint in ordered(checkpoints):
-            error = self._damage(checkpoint)
-            if not error:
-                first_valid = checkpoint
+            try:
+                first_valid = self._verified(checkpoint, loads)
                 break
-            if not checkpoint.path.exists():  # its writer has deleted it: list again
-                return self._first_valid(ordered)
-            damaged[checkpoint.path] = error
+            except DamagedError as found:
+                if not checkpoint.path.exists():  # its writer has deleted it: list again
+                    return self._first_valid(ordered, loads)
+                damaged[checkpoint.path] = found
         for error in damaged.values():
             log.warning("damaged checkpoint: %s", error)
         return first_valid, [*damaged]
@@ -229,14 +241,19 @@ class CheckpointStore:
                 return dropped
             candidates = [checkpoint for checkpoint in candidates if checkpoint not in damaged]
 
-    def _damage(self, checkpoint: Checkpoint) -> Optional[CheckpointError]:
-        """Return why it does not verify; None if it does, and then remember its files."""
+    def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:
+        """Read a checkpoint's files, and remember them; return it. Raises DamagedError.
+
+        loads: whether to load them, too; raises CheckpointError as `Checkpoint.load_all` does.
+        """
         # From before they are read: a file that changes meanwhile has another one afterwards.
         signatures = _file_signatures(checkpoint)
-        error = checkpoint.damage()
-        if not error:
-            self._signatures[checkpoint.manifest[CHECKSUM]] = signatures
-        return error
+        if loads:
+            checkpoint = checkpoint.load_all()
+        else:
+            checkpoint.verify()
+        self._signatures[checkpoint.manifest[CHECKSUM]] = signatures
+        return checkpoint
 
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
         """Return whether it verifies; log why not. Unchanged files are not read.
@@ -250,9 +267,12 @@ class CheckpointStore:
             return True
         if signatures and _are_older(signatures, checkpoint):
             return True
-        if error := self._damage(checkpoint):
+        try:
+            self._verified(checkpoint)
+        except DamagedError as error:
             log.warning("damaged checkpoint: %s", error)
-        return not error
+            return False
+        return True
 
     def find_damaged(self) -> dict[Path, CheckpointError]:
         """Verify every checkpoint; return, by manifest, why the damaged ones cannot be used.

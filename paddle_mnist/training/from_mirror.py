@@ -14,20 +14,19 @@ from paddle_mnist.training.resume import check_config_unchanged
 log = logging.getLogger("paddle_mnist")
 
 
-def fetch_from_mirror(training: Training) -> None:
-    """Download the newest checkpoint of the mirror, unless the run is as new or newer.
+def fetch_newest(training: Training) -> Optional[Checkpoint]:
+    """Return the newest checkpoint of the run, loaded, or of its mirror if that is newer.
 
     Raises ConfigError if the mirror holds another run, or one of another configuration, or if both
     went on; CheckpointError if the mirror cannot be reached and the run is not on this machine, or
     if nothing in the mirror is intact.
     """
     run, arguments = training.run, training.arguments
-    if not run.mirror:
-        return
+    assert run.mirror  # else the caller asks the run alone
     local = _newest(run)
     copy = run.mirror.look(needed=local is None)
     if copy is None:
-        return
+        return local or run.checkpoints.load_newest()
     newest = copy.checkpoints[-1] if copy.checkpoints else None
     if newest and arguments.resume == "off" and not local:
         raise ConfigError(
@@ -39,16 +38,17 @@ def fetch_from_mirror(training: Training) -> None:
     if newest and local:
         _check_same_run(run, local, copy)
         if not _is_older(run, local, copy):
-            return
+            return local
     if newest or (copy.damaged and not local):
         _download(run, copy, local, arguments.ends_with_best)
+        return run.checkpoints.load_newest()
+    return local or run.checkpoints.load_newest()
 
 
 def _newest(run: RunDirectory) -> Optional[Checkpoint]:
-    """Return the newest checkpoint on this machine that is intact, if there is any."""
-    run.checkpoints.remove_temporary_files()
+    """Return the newest checkpoint on this machine that is intact, loaded, if there is any."""
     try:
-        return run.checkpoints.newest(quarantine_damaged=True)
+        return run.checkpoints.load_newest()
     except CheckpointError as error:  # there may be a good one in the mirror
         log.warning("%s", error)
         return None

@@ -54,6 +54,7 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
     )
     if moves:
         schedule.move_to(state.step, state.epoch)
+    training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
     log.info("resuming after step %d, from %s", state.step, checkpoint.path)
 
 
@@ -64,14 +65,7 @@ def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:
     does not fit.
     """
 
-    def read() -> SavedWeights:
-        weights = find_start(start)
-        if start.weights_only or not weights.checkpoint or training.world.size == 1:
-            return weights
-        # It is sent to processes that may not share this disk.
-        return replace(weights, checkpoint=weights.checkpoint.read_into_memory())
-
-    weights = training.world.run_on_main(read)
+    weights = training.world.run_on_main(lambda: find_start(start))
     if start.weights_only:
         if start.partial:
             _load_what_fits(training.model, weights)
@@ -111,7 +105,10 @@ def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
 
 
 def find_start(start: StartFrom) -> SavedWeights:
-    """Return what a training starts from. Raises CheckpointError if it is not there, or damaged."""
+    """Return what a training starts from, loaded, as processes may share no disk.
+
+    Raises CheckpointError if it is not there, or damaged.
+    """
     weights = find_weights(start.path)
     if start.weights_only:
         return weights
@@ -121,8 +118,7 @@ def find_start(start: StartFrom) -> SavedWeights:
             "there; expected a checkpoint, or a run that still has the one it ended with; "
             f"to take the weights alone: {weights_alone(str(weights.path))}"
         )
-    weights.checkpoint.verify()
-    return weights
+    return replace(weights, checkpoint=weights.checkpoint.load_all())
 
 
 def state_digest(training: Training) -> str:

@@ -6,8 +6,8 @@ that checkpoint. A training whose results differ cannot be resumed, and is refus
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Optional
 
@@ -18,6 +18,7 @@ from paddle_mnist.checkpoint.contents import (
     read_extra,
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
+from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
@@ -76,9 +77,13 @@ def rehearse(training: Training) -> None:
 
 @dataclass(frozen=True)
 class _Trip:
-    """A checkpoint in memory after `start` steps, and what came of the `count` steps after it."""
+    """A checkpoint after `start` steps, and what came of the `count` steps after it.
 
-    checkpoint: Checkpoint
+    files: the contents of its files, by suffix.
+    """
+
+    manifest: Mapping[str, Any]
+    files: Mapping[str, bytes]
     start: int
     count: int
     unbroken: Outcome
@@ -167,8 +172,14 @@ class _Rehearsal:
         self.switches |= {path for path, value in values.items() if type(value) in SWITCHES}
         large = {path for path, value in values.items() if nbytes(value) > MOST_BYTES}
         self.large |= {path for path in large if not extra.is_state(path)}
-        checkpoint = self._checkpoint()
-        return _Trip(checkpoint, start, count, self._train(start, count))
+        training = self.training
+        states = checkpoint_files(training.model, training.optimizer, training.average, self.extra)
+        files = {suffix: state.to_bytes() for suffix, state in states.items()}
+        manifest = {
+            **manifest_entries(training.model, training.optimizer, self.extra),
+            "files": {f"rehearsal{suffix}": {} for suffix in files},
+        }
+        return _Trip(manifest, files, start, count, self._train(start, count))
 
     def _leave_out(self, path: Path, text: str) -> None:
         """Have no checkpoint hold a value. text: what to say of it."""
@@ -196,43 +207,37 @@ class _Rehearsal:
         for name in sorted(own.keys() & {*differing}):
             self._leave_out(own[name], f"{name}, which differs between the processes")
 
-    def _checkpoint(self) -> Checkpoint:
-        """Return a checkpoint in memory, as it is written to files."""
-        training = self.training
-        files = checkpoint_files(training.model, training.optimizer, training.average, self.extra)
-        manifest = manifest_entries(training.model, training.optimizer, self.extra)
-        return Checkpoint(
-            FilePath("rehearsal.json"),
-            {**manifest, "files": {f"rehearsal{suffix}": {} for suffix in files}},
-            {suffix: state.to_bytes() for suffix, state in files.items()},
-        )
-
     def _resumed(self, trip: _Trip) -> Outcome:
         """Put the beginning back, load the checkpoint as a resume does, and train."""
         training = self.training
-        checkpoint = self._without_left_out(trip.checkpoint)
         self.beginning.put_back()
         load_checkpoint(
-            checkpoint, training.model, training.optimizer, training.average, extra=self.extra
+            self._checkpoint(trip),
+            training.model,
+            training.optimizer,
+            training.average,
+            extra=self.extra,
         )
         if self.unsaved:
             for change in self.beginning.changes():  # which the state of a part has brought back
                 self.unsaved.pop(identity(change.path), None)
         return self.trial.train(trip.start, trip.count)
 
-    def _without_left_out(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return a checkpoint as it would be without the values to leave out."""
-        if not self.left_out:
-            return checkpoint
-        extra = read_extra(checkpoint, self.extra)
-        del extra["path"]
-        extra["values"] = [
-            [path, value]
-            for path, value in extra["values"]
-            if self.extra.unpacked_path(path) not in self.left_out
-        ]
-        packed = SavedState(pack(extra, self.extra.parameters))
-        return replace(checkpoint, in_memory={**checkpoint.in_memory, EXTRA: packed.to_bytes()})
+    def _checkpoint(self, trip: _Trip) -> Checkpoint:
+        """Return the checkpoint, read from its files, without the values to leave out."""
+        loaded = {suffix: safe_loads(data, "rehearsal") for suffix, data in trip.files.items()}
+        checkpoint = Checkpoint(FilePath("rehearsal.json"), trip.manifest, loaded)
+        if self.left_out:
+            extra = read_extra(checkpoint, self.extra)
+            del extra["path"]
+            extra["values"] = [
+                [path, value]
+                for path, value in extra["values"]
+                if self.extra.unpacked_path(path) not in self.left_out
+            ]
+            packed = SavedState(pack(extra, self.extra.parameters))
+            loaded[EXTRA] = safe_loads(packed.to_bytes(), "rehearsal")
+        return checkpoint
 
     def _repeat(self, trip: _Trip) -> None:
         """Compare a resumed training with the unbroken one. Raises ConfigError."""

@@ -38,15 +38,15 @@ FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
 FORMER_PREFIX = "binding."
 
 
-def resume_point(training: Training) -> Optional[Checkpoint]:
-    """Return the checkpoint from which a training resumes, or None to start at step 0.
+def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[Checkpoint]:
+    """Return the checkpoint from which a training resumes, loaded; None to start at step 0.
+
+    newest: that of the run directory, loaded.
 
     Raises ConfigError, with a diff, if the configuration or the data differs from the run's in
     what decides the result; CheckpointError if there are checkpoints but none is intact.
     """
     run, resume = training.run, training.arguments.resume
-    run.checkpoints.remove_temporary_files()
-    newest = run.checkpoints.newest(quarantine_damaged=True)
     if not newest:
         _check_nothing_is_lost(run, resume)
     checkpoint = newest
@@ -56,8 +56,7 @@ def resume_point(training: Training) -> Optional[Checkpoint]:
             f"{as_option('fresh')}, which moves it aside, or choose {run.elsewhere()}"
         )
     if resume not in ("auto", "off"):
-        requested = find_checkpoint(resume, run)
-        requested.verify()
+        requested = find_checkpoint(resume, run).load_all()
         if newest and run.owns(requested) and requested.step < newest.step:
             raise ConfigError(
                 f"resume names {requested.path}, step {requested.step}, but {run.path} holds "

@@ -20,7 +20,7 @@ from paddle_mnist.nn.implementations import implementations, warn_of_other_imple
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system import heartbeat
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.from_mirror import fetch_from_mirror
+from paddle_mnist.training.from_mirror import fetch_newest
 from paddle_mnist.training.initialize import (
     initialize,
     lineage,
@@ -60,12 +60,12 @@ def find_resume_point(training: Training) -> None:
     """
 
     def find() -> Optional[Checkpoint]:
-        fetch_from_mirror(training)
-        checkpoint = resume_point(training)
-        if checkpoint and training.world.size > 1:  # which may not share this disk
-            return checkpoint.read_into_memory()
-        return checkpoint
+        store = training.run.checkpoints
+        store.remove_temporary_files()
+        newest = fetch_newest(training) if training.run.mirror else store.load_newest()
+        return resume_point(training, newest)
 
+    # Loaded: the other processes may not share this disk.
     checkpoint = training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
     if checkpoint:
         training.resumed_from, training.state = checkpoint, checkpoint.state

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from fit_rows import train
 from hypothesis import given
 from hypothesis import strategies as st
 from paddle import nn
@@ -295,6 +296,24 @@ def test_prune_reads_only_files_that_changed_after_their_manifest(store):
     another = CheckpointStore(store.folder)
     assert save_and_prune(another, 5) == (["mnist_epoch3", "mnist_epoch4"], 4)
     assert save_and_prune(another, 6) == ([], 0)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_resume_reads_each_file_of_the_newest_checkpoint_once(mirrored, tmp_path):
+    """Verified as it is loaded, also where the run is compared with its mirror."""
+    run, read = tmp_path / "run", []
+    options = {"mirror": str(tmp_path / "mirror")} if mirrored else {}
+    train("BatchNorm", run, epochs=1, **options)
+    newest = CheckpointStore(run / "checkpoints").newest()
+    files = sorted(str(newest.path.with_name(name)) for name in newest.manifest["files"])
+
+    def note(event, args):
+        if event == "open" and args[1] in ("r", "rb") and str(args[0]) in files:
+            read.append(str(args[0]))
+
+    sys.addaudithook(note)
+    train("BatchNorm", run, epochs=2, override="epochs", keep_last=9, **options)
+    assert sorted(read) == files
 
 
 def test_newest_and_best_while_another_process_prunes_find_a_whole_checkpoint(store, lines):

@@ -171,7 +171,7 @@ def test_damaged_checkpoint_is_quarantined_and_the_one_before_used(folder, lines
     assert {n: d for n, d in contents(folder).items() if n.startswith(NEWER)} == damaged
 
     caplog.clear()
-    newest = store.newest(quarantine_damaged=True)
+    newest = store.load_newest()
     assert lines() == [line, f"moved to {folder / 'quarantine' / NEWER}.1"]
     assert newest.name == OLDER and (newest.step, newest.state.epoch) == (1, 1)
     assert contents(folder) == {n: d for n, d in good.items() if n.startswith(OLDER)}
@@ -182,9 +182,10 @@ def test_run_whose_checkpoints_are_all_damaged_raises_exit_4(folder):
     """Only a person may start over."""
     for name in (NEWER, OLDER):
         flip(folder / f"{name}{PARAMS}")
-    for quarantine_damaged in (False, True, True):  # the last time only the quarantine tells
+    store = CheckpointStore(folder)
+    for newest in (store.newest, store.load_newest, store.load_newest):  # then from the quarantine
         with pytest.raises(CheckpointError, match=r"no valid checkpoint.*fresh=True") as caught:
-            CheckpointStore(folder).newest(quarantine_damaged)
+            newest()
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
     assert len(list((folder / "quarantine").iterdir())) == 2
 
@@ -233,7 +234,7 @@ def test_data_without_a_manifest_is_orphaned(folder, lines):
     """An interrupted save leaves the same, so it is not damage. It stays where it is."""
     (folder / f"{NEWER}{MANIFEST}").unlink()
     store = CheckpointStore(folder)
-    assert store.newest(quarantine_damaged=True).name == OLDER and lines() == []
+    assert store.load_newest().name == OLDER and lines() == []
     assert store.orphaned_files() == sorted(folder / f"{NEWER}{s}" for s in FILES[:-1])
 
 
@@ -283,7 +284,7 @@ def test_outdated_format_raises_and_stays_where_it_is(folder, lines):
     before = contents(folder)
     for find in (
         lambda store: read_manifest(folder / f"{OLDER}{MANIFEST}"),
-        lambda store: store.newest(quarantine_damaged=True),
+        lambda store: store.load_newest(),
         CheckpointStore.best,
     ):
         with pytest.raises(CheckpointError) as caught:
@@ -301,7 +302,7 @@ def test_run_that_begins_with_an_outdated_format_resumes_from_a_later_one(folder
     edit(folder / f"{OLDER}{MANIFEST}", format=3)
     before = contents(folder)
     store = CheckpointStore(folder)
-    assert store.newest(quarantine_damaged=True).name == store.best().name == NEWER
+    assert store.load_newest().name == store.best().name == NEWER
     assert contents(folder) == before and lines() == []
 
 

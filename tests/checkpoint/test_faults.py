@@ -42,6 +42,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, OutputError
@@ -68,7 +69,7 @@ class Training:
     def __init__(self, folder: Path, store: Optional[CheckpointStore] = None, saving: Saving = ONE):
         store = store or store_in(folder)
         store.remove_temporary_files()
-        found = store.newest(quarantine_damaged=True)
+        found = store.load_newest()
         paddle.seed(1)
         self.net = nn.Linear(40, 30)
         self.rate = paddle.optimizer.lr.CosineAnnealingDecay(0.01, STEPS)
@@ -122,7 +123,7 @@ def end_of(folder: Path) -> list[bytes]:
 
 
 def files_of(checkpoint: Checkpoint) -> list[bytes]:
-    return [checkpoint.read(suffix) for suffix in (PARAMS, OPTIMIZER)]
+    return [checkpoint.path.with_suffix(one).read_bytes() for one in (PARAMS, OPTIMIZER)]
 
 
 class NotedStore(CheckpointStore):
@@ -297,7 +298,8 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
 
 
 def commit(store: CheckpointStore, epoch: int) -> None:
-    files = {PARAMS: b"weights %d" % epoch * 9, OPTIMIZER: b"moments %d" % epoch * 9}
+    values = {PARAMS: epoch, OPTIMIZER: -epoch}
+    files = {suffix: SavedState({"w": np.full(9, one)}) for suffix, one in values.items()}
     store.commit(f"mnist_epoch{epoch - 1}", files, TrainState(epoch=epoch, step=10 * epoch))
 
 
@@ -311,7 +313,7 @@ def save_four(store: CheckpointStore) -> None:
 def quarantine_and_save(store: CheckpointStore) -> None:
     """The damaged one is moved away, and one of its name saved again."""
     store.remove_temporary_files()
-    assert store.newest(quarantine_damaged=True).name == "mnist_epoch0"
+    assert store.load_newest().name == "mnist_epoch0"
     for epoch in (2, 3):
         commit(store, epoch)
         store.prune(ONE)
