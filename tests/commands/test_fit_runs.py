@@ -37,6 +37,10 @@ def test_list_shows_the_monitored_metric(tool, run):
 
 
 def test_prune_keeps_what_the_call_of_fit_kept(tool, run):
+    """Also of a run whose keep_best is a truth value, as in version 0.2."""
+    config = (run / "config.yaml").read_text()
+    assert "keep_best: 1\n" in config
+    (run / "config.yaml").write_text(config.replace("keep_best: 1\n", "keep_best: true\n"))
     assert "0 of 3 checkpoints" in tool("checkpoints", "run", "prune").stdout
     newest = ("--keep_last", "1", "--keep_epochs", "false")
     done = tool("checkpoints", "run/checkpoints", "prune", *newest, "--yes")
