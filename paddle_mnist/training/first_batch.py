@@ -50,16 +50,15 @@ def try_first_batch(
     Return its metrics by name, without the loss.
 
     is_divided: whether steps are divided into shards, batches or between processes; a loss that
-        is no mean over samples is then refused. is_low_precision: whether the
-        forward pass computes in low precision. extra: the state beside the model that a step may
-        change.
+        is no mean over samples is then refused. is_low_precision: whether the forward pass computes
+        in low precision. extra: the state beside the model that a step may change.
 
     Afterwards, all values are as before and no parameter has a gradient. The global generators of
     random numbers are not restored. Raises ConfigError, with the shapes in the batch, for an error
     in the model, the loss or the metrics; DataError if there is no batch.
     """
-    reseed(seed, 0)
     with _first_shard(loader, None, model, extra) as shard:
+        reseed(seed, 0)
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -100,8 +99,8 @@ def try_evaluation(
 ) -> list[str]:
     """Run the first batch of an evaluation; return the tags of its metrics: "valid/loss", ...
 
-    Raises as `try_first_batch` does. Where there are several batches, warns of a loss that is no
-    mean over samples.
+    Raises as `try_first_batch` does. Warns of a loss that is no mean over samples, if there are
+    several batches.
     """
     with _first_shard(loader, split, model, extra) as shard:
         with evaluation_mode(model), paddle.no_grad():
