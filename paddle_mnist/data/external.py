@@ -99,7 +99,6 @@ class ExternalLoader(Loader):
 
     @property
     def resumes_inside_epochs(self) -> bool:
-        """Whether an epoch can begin at any batch."""
         return self._sampler is not None or self._steps is not None
 
     @property

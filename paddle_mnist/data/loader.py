@@ -115,7 +115,6 @@ class BatchLoader(Loader):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of steps in an epoch."""
         return len(self)
 
     @property
@@ -125,7 +124,6 @@ class BatchLoader(Loader):
 
     @property
     def own_order(self) -> Optional[EpochOrder]:
-        """The caller's order of samples, whose result is part of the state."""
         return self.sampler.own_order
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
@@ -168,14 +166,9 @@ class BatchLoader(Loader):
             yield shards if self.shard_spec else shards[0].batch
 
     def watch(self, generators: Mapping[str, Callable[[], str]]) -> None:
-        """Have workers raise ConfigError if they draw from a generator of the dataset's own.
-
-        generators: by name, what returns a text that tells the states of one apart.
-        """
         self._read.generators = generators
 
     def first_batches(self, count: int) -> list[Any]:
-        """Return the first batches of the first epoch."""
         with signals.interruptible():
             return list(itertools.islice(self.epoch(0), count))
 
@@ -197,7 +190,6 @@ class BatchLoader(Loader):
         return self.sampler.order(epoch)[place]
 
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
-        """Return what errors call the sample in a row of a shard of a batch."""
         index = self.indices(epoch, number, shard)[row]
         return f"sample {index} of {type(self.dataset).__name__}"
 

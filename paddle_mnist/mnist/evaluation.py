@@ -1,6 +1,6 @@
 """Evaluate a classifier of images, and count its predictions class by class."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -91,7 +91,7 @@ def evaluate(
     loader: Loader
     if isinstance(data, paddle.io.Dataset):
         loader = open_loader(data, BATCH_SIZE)
-        step = _StepOnImages(step, type(data).__name__, getattr(model, "item_spec", None))
+        step = _on_images(step, type(data).__name__, getattr(model, "item_spec", None))
     else:
         loader = as_loader(data)
     totals = add_up(step, model, loader, "the data", world)
@@ -105,6 +105,11 @@ def evaluate(
     )
 
 
+def _on_images(step: Step, source: str, spec: Optional[ItemSpec]) -> Step:
+    """Return a step on the batches of a dataset, `source`, which must be images with labels."""
+    return lambda model, batch: step(model, labelled_images(batch, source, spec))
+
+
 def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
     """Keep the labels, the predictions and the probabilities of a batch."""
     return GatheredOutputs(
@@ -114,15 +119,3 @@ def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
 
 def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
     return float(np.count_nonzero(labels == predictions) / len(labels))
-
-
-@dataclass(frozen=True)
-class _StepOnImages:
-    """A step on the batches of a dataset, which must be images with labels. source: its name."""
-
-    step: Step
-    source: str
-    spec: Optional[ItemSpec]
-
-    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, object]:
-        return self.step(model, labelled_images(batch, self.source, self.spec))

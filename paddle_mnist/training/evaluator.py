@@ -4,6 +4,7 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import paddle
@@ -26,6 +27,7 @@ from paddle_mnist.training.steps import Step
 log = logging.getLogger("paddle_mnist")
 
 
+@dataclass(frozen=True)
 class EpochEvaluator:
     """Evaluates the loss and the metrics of a step, every `every_epochs` epochs and at the end.
 
@@ -38,23 +40,13 @@ class EpochEvaluator:
     max_steps: of the whole training, after the last of which it evaluates, too.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        datasets: Mapping[str, Loader],
-        every_epochs: int = 1,
-        epochs: Optional[int] = None,
-        world: World = ALONE,
-        every_steps: Optional[int] = None,
-        max_steps: Optional[int] = None,
-    ):
-        self.step = step
-        self.datasets = datasets
-        self.every_epochs = every_epochs
-        self.epochs = epochs
-        self.world = world
-        self.every_steps = every_steps
-        self.max_steps = max_steps
+    step: Step
+    datasets: Mapping[str, Loader]
+    every_epochs: int = 1
+    epochs: Optional[int] = None
+    world: World = ALONE
+    every_steps: Optional[int] = None
+    max_steps: Optional[int] = None
 
     def is_due_after_step(self, state: TrainState) -> bool:
         is_nth = self.every_steps is not None and state.step % self.every_steps == 0

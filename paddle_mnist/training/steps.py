@@ -204,17 +204,6 @@ def step_outputs(values: Any, samples: int) -> StepOutputs:
     return StepOutputs(loss, metrics, count)
 
 
-class _AutocastStep:
-    """A step of the caller's own in mixed precision."""
-
-    def __init__(self, step: Step, level: str):
-        self.step, self.autocast = step, autocast(level)
-
-    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, object]:
-        with self.autocast():
-            return self.step(model, batch)
-
-
 def check_task(
     loss: Optional[Loss],
     metrics: Optional[Metrics],
@@ -242,7 +231,15 @@ def build_step(
     """Return the step that the arguments of `fit` stand for. Raises ConfigError, DeviceError."""
     check_task(loss, metrics, step)
     context = autocast(amp)  # raises where the device cannot
-    if step:
-        return step if amp == "off" else _AutocastStep(step, amp)
-    assert loss is not None  # as `check_task` has seen
-    return SupervisedStep(loss, metric_functions(metrics or {}), context)
+    if loss:
+        return SupervisedStep(loss, metric_functions(metrics or {}), context)
+    assert step  # as `check_task` has seen
+    return step if amp == "off" else _in_context(step, context)
+
+
+def _in_context(step: Step, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Step:
+    def step_in_context(model: nn.Layer, batch: Any) -> Mapping[str, object]:
+        with context():
+            return step(model, batch)
+
+    return step_in_context

@@ -25,6 +25,7 @@ from process_jobs import living, start_job
 
 from paddle_mnist import MNIST, MnistDataset, TrainConfig, load_data
 from paddle_mnist.errors import ConfigError, DataError, DeviceError, ProcessError
+from paddle_mnist.mnist import evaluation
 from paddle_mnist.mnist.run_report import hint
 from paddle_mnist.parallel import stand_in
 from paddle_mnist.parallel.process_count import most_processes, processes_to_start
@@ -32,7 +33,6 @@ from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import join, spawn
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
-from paddle_mnist.training import evaluator
 
 # 300 images: nine batches of 32, and one of 12, which eight parts share unevenly. Images are
 # turned, and the weights averaged.
@@ -439,16 +439,17 @@ def sums_gradients():
 
 def evaluates(data):
     """In batches of 7: ten of them, which three processes take in turns."""
-    evaluator.BATCH_SIZE = 7
+    evaluation.BATCH_SIZE = 7
     world = join()
     paddle.seed(1)
     model, dataset = MNIST(), MnistDataset("eval", data)
-    together, alone = evaluator.evaluate(model, dataset, world), evaluator.evaluate(model, dataset)
+    together = evaluation.evaluate(model, dataset, world)
+    alone = evaluation.evaluate(model, dataset)
     for name in ("labels", "predictions", "probabilities"):
         assert np.array_equal(getattr(together, name), getattr(alone, name)), name
     assert together.loss == alone.loss and together.count == 70
     other = paddle.io.Subset(dataset, range(70))
-    assert evaluator.evaluate(model, other, world).loss == alone.loss
+    assert evaluation.evaluate(model, other, world).loss == alone.loss
 
 
 def does_everything(data):
