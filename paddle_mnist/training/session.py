@@ -86,7 +86,7 @@ def resume_or_initialize(training: Training) -> None:
         origin = initialize(training, start)
     for callback in training.callbacks:
         callback.before_training(training)
-    training.extra.begin(saves=bool(origin) and not checkpoint)
+    training.extra.begin(saves=not checkpoint and training.arguments.start is not None)
     if checkpoint:
         # Whatever is overridden, the schedule may follow from it: the epochs, for example.
         restore(training, checkpoint, new_schedule=bool(training.arguments.override))
