@@ -24,8 +24,8 @@ from paddle_mnist.plots.history import read_history
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.system.program import as_option
+from paddle_mnist.system.versions import versions
 from paddle_mnist.training.callbacks import FitResult, Training
-from paddle_mnist.training.initialize import versions
 from paddle_mnist.training.reporting import Figures, VisualDL
 
 if TYPE_CHECKING:

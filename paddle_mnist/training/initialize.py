@@ -1,18 +1,13 @@
 """Start a training: at its own checkpoint, or from what another training has learned."""
 
 import logging
-import os
-import platform
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy
-import paddle
 from paddle import nn
 
-import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
@@ -135,32 +130,6 @@ def state_digest(training: Training) -> str:
             training.extra.digests(),
         ]
     )
-
-
-def environment(device: str) -> str:
-    """Describe what a result may depend on, a line each.
-
-    Of the environment variables only one: the others may hold secrets.
-    """
-    described = {
-        "python": platform.python_version(),
-        "paddle": paddle.__version__,
-        "numpy": numpy.__version__,
-        "paddle_mnist": paddle_mnist.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": device,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
-    }
-    return "\n".join(f"{name}: {value}" for name, value in described.items())
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of paddle, numpy and this package, by name."""
-    return {
-        "paddle": paddle.__version__,
-        "numpy": numpy.__version__,
-        "package": paddle_mnist.__version__,
-    }
 
 
 def lineage(origin: Mapping[str, Any], is_own: bool) -> dict[str, Any]:

@@ -141,12 +141,12 @@ class VisualDL(Callback, Options):
 
     def before_training(self, training: Training) -> None:
         from paddle_mnist.metrics.visualdl import ABOUT
-        from paddle_mnist.training.initialize import environment
+        from paddle_mnist.system.versions import describe_environment
         from paddle_mnist.training.results import describe_training
 
         board = self._opened(training)
         board.text("configuration", training.config)
-        board.text("environment", environment(training.device))
+        board.text("environment", describe_environment(training.device))
         board.text(ABOUT, describe_training(training))
 
     def after_step(self, view: View) -> None:

@@ -19,6 +19,7 @@ from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.implementations import implementations, warn_of_other_implementations
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system import heartbeat
+from paddle_mnist.system.versions import versions
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.from_mirror import fetch_newest
 from paddle_mnist.training.initialize import (
@@ -26,7 +27,6 @@ from paddle_mnist.training.initialize import (
     lineage,
     restore,
     state_digest,
-    versions,
 )
 from paddle_mnist.training.parts import new_trainer
 from paddle_mnist.training.resume import resume_point
