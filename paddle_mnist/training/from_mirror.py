@@ -6,8 +6,10 @@ from typing import Optional
 from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
 from paddle_mnist.checkpoint.mirror import Copy
 from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.checkpoint.saving import best_first
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import another_mirror, as_option
+from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.resume import check_config_unchanged
 
@@ -40,7 +42,7 @@ def fetch_newest(training: Training) -> Optional[Checkpoint]:
         if not _is_older(run, local, copy):
             return local
     if newest or (copy.damaged and not local):
-        _download(run, copy, local, arguments.ends_with_best)
+        _download(run, copy, local, arguments)
         return run.checkpoints.load_newest()
     return local or run.checkpoints.load_newest()
 
@@ -80,16 +82,18 @@ def _is_older(run: RunDirectory, local: Checkpoint, copy: Copy) -> bool:
     )
 
 
-def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_best: bool) -> None:
-    """Download the newest checkpoint that is intact, and the best, with which a run may end.
+def _download(
+    run: RunDirectory, copy: Copy, local: Optional[Checkpoint], arguments: FitArguments
+) -> None:
+    """Download the newest checkpoint that is intact, and the best ones, which are kept.
 
-    needs_best: take one whose best is there, too, rather than a newer one, if there is one.
+    If the run ends with its best, one whose best is there, too, comes before a newer one.
     Raises CheckpointError if none is intact, and the run is not on this machine.
     """
     damaged = [*copy.damaged]
     known = [*copy.checkpoints, *run.checkpoints.all()]
     newer = [one for one in copy.checkpoints if not local or one.sort_key > local.sort_key]
-    if needs_best:
+    if arguments.ends_with_best:
         newer.sort(
             key=lambda one: not one.state.best or any(best.is_best_of(one) for best in known)
         )
@@ -97,7 +101,7 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_
         damage = copy.mirror.download(checkpoint, with_log=local is None)
         if not damage:
             log.info("downloaded %s from %s", checkpoint.name, copy.mirror.url)
-            _download_best(run, copy, checkpoint)
+            _download_best(copy, checkpoint, arguments.saving.keep_best)
             break
         damaged.append(damage)
     for reason in damaged:
@@ -109,9 +113,11 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_
         )
 
 
-def _download_best(run: RunDirectory, copy: Copy, newest: Checkpoint) -> None:
-    for checkpoint in copy.checkpoints:
-        if checkpoint.is_best_of(newest) and not checkpoint.path.exists():
+def _download_best(copy: Copy, newest: Checkpoint, count: int) -> None:
+    """Download the best checkpoints up to a newer one, as many as are kept."""
+    before = [one for one in copy.checkpoints if one.sort_key <= newest.sort_key]
+    for checkpoint in best_first(before)[:count]:
+        if not checkpoint.path.exists():
             damage = copy.mirror.download(checkpoint, with_log=False)
             if damage:
                 log.warning("damaged copy: %s", damage)

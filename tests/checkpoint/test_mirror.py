@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from random import Random
 
+import paddle
 import psutil
 import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop, train
@@ -112,6 +113,22 @@ def test_lost_run_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbrok
     secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode()
     for path in filter(Path.is_file, tmp_path.rglob("*")):
         assert secret not in path.read_bytes(), path
+
+
+def test_lost_run_gets_its_best_checkpoints_back(tmp_path, url):
+    """As many as it keeps, though none of them is the newest."""
+
+    def frozen(parameters):
+        return paddle.optimizer.SGD(0.0, parameters=parameters)
+
+    # All are equally good, so that the first are the best.
+    options = {"optimizer": frozen, "epochs": 4, "keep_best": 2, "keep_last": 1}
+    run(tmp_path / "one", url, **options)
+    kept = {"model_epoch0.json", "model_epoch1.json", "model_epoch3.json"}
+    assert {name.rpartition("/")[2] for name in manifests(url)} == kept
+    shutil.rmtree(tmp_path / "one")
+    run(tmp_path / "two", url, **options)
+    assert {path.name for path in Path(tmp_path, "two/checkpoints").glob("*.json")} == kept
 
 
 @everywhere
