@@ -7,7 +7,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.fingerprint import HashedInput
 from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import load_from
+from paddle_mnist.checkpoint.statefile import HashedInput
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import MODES, TrainState
 from paddle_mnist.system.program import weights_alone

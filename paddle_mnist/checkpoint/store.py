@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.fingerprint import write_and_hash
 from paddle_mnist.checkpoint.manifest import (
     CHECKSUM,
     DATA_SUFFIXES,
@@ -27,7 +26,7 @@ from paddle_mnist.checkpoint.manifest import (
     read_manifest,
 )
 from paddle_mnist.checkpoint.policy import Saving
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (

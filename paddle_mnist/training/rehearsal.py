@@ -18,7 +18,7 @@ from paddle_mnist.checkpoint.contents import (
     read_extra,
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
