@@ -158,7 +158,6 @@ class HashedInput(_Hashed):
     def __init__(self, file: BinaryIO, size: int):
         super().__init__(file)
         self.size = size
-        self.tell = file.tell
 
     def read(self, size: int, /) -> bytes:
         data: bytes = self._file.read(size)
