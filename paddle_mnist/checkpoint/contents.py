@@ -106,7 +106,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _saved_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the optimizer's state in a checkpoint, by the structured names of then."""
+    """Return the optimizer's state in a checkpoint, by structured names as they were saved."""
     names = {name: structured for structured, name in checkpoint.manifest["names"].items()}
     return structured_state(checkpoint.load(OPTIMIZER), names)
 
