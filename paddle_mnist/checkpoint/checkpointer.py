@@ -15,8 +15,8 @@ from paddle_mnist.checkpoint.contents import checkpoint_files, manifest_entries
 from paddle_mnist.checkpoint.manifest import BREAKPOINT
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
-from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError, RunLockedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState

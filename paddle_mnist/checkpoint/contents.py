@@ -7,7 +7,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
@@ -106,7 +106,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _saved_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the optimizer's state in a checkpoint, by the structured names of then."""
+    """Return the optimizer's state in a checkpoint, by structured names as they were saved."""
     names = {name: structured for structured, name in checkpoint.manifest["names"].items()}
     return structured_state(checkpoint.load(OPTIMIZER), names)
 

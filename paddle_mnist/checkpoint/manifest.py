@@ -18,8 +18,8 @@ from typing import Any, Literal, Optional, Union
 
 import msgspec
 
-from paddle_mnist.checkpoint.fingerprint import HashedInput
 from paddle_mnist.checkpoint.safe_load import load_from
+from paddle_mnist.checkpoint.statefile import HashedInput
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.progress import TrainState

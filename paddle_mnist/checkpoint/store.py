@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.fingerprint import write_and_hash
 from paddle_mnist.checkpoint.manifest import (
     CHECKSUM,
     DATA_SUFFIXES,
@@ -27,8 +26,8 @@ from paddle_mnist.checkpoint.manifest import (
     checksum,
     read_manifest,
 )
-from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.saving import Saving, best_first
+from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (

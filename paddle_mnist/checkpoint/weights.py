@@ -7,7 +7,7 @@ from typing import Any, Union
 from paddle import nn
 
 from paddle_mnist.checkpoint.names import find_weights
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.nn.state_dict import (
     IncompatibleKeys,
     compare,

@@ -19,7 +19,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.errors import CheckpointError, ConfigError

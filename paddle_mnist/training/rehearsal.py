@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.contents import (
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
 from paddle_mnist.checkpoint.safe_load import safe_loads
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES

@@ -4,6 +4,7 @@ import errno
 import logging
 import signal
 import threading
+import time
 from pathlib import Path
 
 import forked
@@ -75,6 +76,8 @@ def test_step_continues_while_a_checkpoint_is_written(tmp_path):
         assert not training.store.all() and threading.main_thread() not in gate.threads
         second = threading.Thread(target=training.step)
         second.start()
+        while len(training.weights) < 2 and second.is_alive():
+            time.sleep(0.01)
         second.join(0.2)
         assert second.is_alive() and len(training.weights) == 2  # trained, and waits to save
         gate.open.set()

@@ -11,7 +11,7 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.checkpoint.safe_load import safe_loads
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.plain_data import STRUCTURE, copied, equal, is_plain, pack, unpack

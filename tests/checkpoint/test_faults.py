@@ -42,8 +42,8 @@ from paddle import nn
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
-from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.saving import Saving
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.progress import TrainState

@@ -110,6 +110,7 @@ def test_safe_load_of_large_tensors_takes_little_more_memory_than_the_file(tmp_p
     finally:
         tracemalloc.stop()
     assert peak < (4.2 if protocol == 2 else 2.1) * path.stat().st_size
+    assert not loaded["large"].flags.writeable  # it shares the memory of a `bytes`
     assert len(loaded.pop(NAME_TABLE)) == len(state)
     assert equal(loaded, {name: tensor.numpy() for name, tensor in state.items()})
 
@@ -127,6 +128,12 @@ def test_safe_load_of_a_sliced_tensor_joins_it():
     }
     assert equal(io_utils._pack_loaded_dict(dict(pieces)), state)  # as paddle.load would
     assert equal(safe_loads(pickle.dumps(pieces, protocol=2)), state)
+
+
+def test_safe_load_of_a_text_and_an_array_in_one_container_returns_both():
+    """Of a name and a tensor, as Paddle saves it outside of a state_dict, it returns the tensor."""
+    pairs = [("name", np.ones(2)), ["name", np.ones(2)]]
+    assert equal(safe_loads(pickle.dumps({"pairs": pairs}, protocol=4)), {"pairs": pairs})
 
 
 def test_safe_load_of_a_nested_tensor_in_several_places_returns_one_array():
@@ -199,6 +206,15 @@ def _array(code, shape, contents):
     return b"\x80\x03}" + _text("w") + _ARRAY + state.replace(name, dtype) + b"bs."
 
 
+FLOAT = _array("f4", (1,), bytes(4))  # is read
+
+
+def _number(dtype):
+    """A file with a number: opcodes that put its dtype on the stack."""
+    start = b"\x80\x03}" + _text("w") + b"cnumpy.core.multiarray\nscalar\n"
+    return start + dtype + b"C\x04" + bytes(4) + b"\x86Rs."
+
+
 # Of functions that `paddle.save` never names.
 OTHER_NAMES = [
     ("os", "system"),
@@ -268,8 +284,14 @@ def _hostile():
     yield "calls ndarray", b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."
     yield "calls a text", b"\x80\x02X\x01\x00\x00\x00x)R."
     yield "calls with a dict", b"\x80\x02cnumpy\ndtype\n}R."
+    code, arguments = _text("f4"), _text("f4") + b"\x89\x88\x87"
+    yield "calls with a list", FLOAT.replace(arguments, b"](" + code + b"\x89\x88e")
+    yield "calls with four arguments", FLOAT.replace(arguments, b"(" + code + b"\x89\x88\x88t")
+    yield "a number by the dtype of an array", _number(FLOAT[9:-2])
     yield "a function that is left", b"\x80\x02}X\x01\x00\x00\x00wcnumpy\ndtype\ns."
     yield "build on a dict", b"\x80\x02}}b."
+    yield "item of a list", b"\x80\x02}" + _text("w") + b"](K\x01eK\x00K\x02ss."
+    yield "appends to a dict", b"\x80\x02}K\x01a."
     yield "build on a function", b"\x80\x02cnumpy\ndtype\n}b."
     yield "memo that was never put", b"\x80\x02h\x07."
     yield "memo of nothing", b"\x80\x02q\x00}."
@@ -279,6 +301,8 @@ def _hostile():
     yield "list that holds itself", b"\x80\x02}X\x01\x00\x00\x00w]q\x00h\x00as."
     yield "a hundred thousand tuples deep", b"\x80\x02)" + b"\x85" * 10**5 + b"."
     yield "no mark", b"\x80\x02t."
+    yield "a mark that is left", b"\x80\x02(}."
+    yield "a value that is left", b"\x80\x02}}."
     yield "huge length", b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."
     yield "huge text", b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f."
     yield "length below nothing", b"\x80\x04\x8b\xff\xff\xff\xff."
@@ -287,15 +311,19 @@ def _hostile():
     yield "array of negative shape", _array("u1", (-1, -1), b"x")
     yield "array of many axes", _array("u1", (1,) * 100, b"x")
     yield "array of objects", _array("O8", (1,), bytes(8))
+    yield "array of texts", _array("U1", (1,), bytes(4))
+    order = b"(K\x03" + _text("S") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    yield "array of another byte order", FLOAT.replace(arguments + b"R", arguments + b"R" + order)
     yield "array of other arrays", _array("f4", (1,), [1.0])
     yield "array of no bytes", b"\x80\x02}" + _text("w") + _ARRAY + b"s."
-    other_encoding = b"c_codecs\nencode\n(" + _text("x", "hex") + b"tR."
-    yield "bytes of another encoding", b"\x80\x02" + other_encoding
+    encoded = _text("w") + b"c_codecs\nencode\n(" + _text("x", "hex") + b"tR"
+    yield "bytes of another encoding", b"\x80\x02}" + encoded + b"s."
     yield "text that is no UTF-8", b"\x80\x02X\x02\x00\x00\x00\xff\xfe."
     yield "not a dict", pickle.dumps([1, 2])
     yield "empty", b""
     yield "no stop", b"\x80\x04}"
     yield "more after the end", pickle.dumps({}) + b"x"
+    yield "more after the end of a frame", b"\x80\x04\x95\x03" + bytes(7) + b"}.x"
     yield "protocol 0", pickle.dumps({"w": 1}, protocol=0)
     yield "an unknown opcode", b"\x80\x04\xff."
     # What Python's own errors would quote in full.
@@ -370,6 +398,25 @@ def test_name_that_paddle_never_writes_raises():
             assert " names " in (refusal(data) or "read"), (module, name)
 
 
+# What is refused before it is done, not because Python cannot do it.
+REASONS = {
+    "calls a text": "calls 'x'",
+    "calls with a list": "calls with a list",
+    "appends to a dict": "appends to a dict",
+    "item of a list": "sets items of a list",
+    "build on a dict": "sets the state of a dict",
+    "build on a function": "sets the state of a type",
+    "more after the end": "goes on for 1 bytes after its end",
+    "nested too deep, protocol 4": "containers nested too deep",
+}
+
+
+def test_hostile_file_is_refused_for_what_it_does():
+    assert refusal(FLOAT) is None
+    for name, reason in REASONS.items():
+        assert f"x.pdparams: {reason}" in refusal(HOSTILE[name]), name
+
+
 def test_hostile_file_is_refused_and_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, data in HOSTILE.items():
@@ -380,6 +427,18 @@ def test_hostile_file_is_refused_and_runs_nothing(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------ files that swell
+
+
+def test_safe_load_of_a_huge_length_makes_no_room_for_it(tmp_path):
+    path = tmp_path / "x.pdparams"
+    path.write_bytes(b"\x80\x04\x8e" + struct.pack("<Q", 1 << 30) + b".")
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="damaged"):
+            safe_load(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 _NESTED = b")" + b"q\x00h\x00\x86" * 60  # a tuple that holds another twice, 60 times over

@@ -1,8 +1,13 @@
-"""Files are written entry by entry, as `paddle.save` writes them, and read in one copy."""
+"""Files hold what `paddle.save` writes, are written entry by entry, and read in one copy."""
 
 import io
 import os
+import pickle
+import re
+import resource
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -10,9 +15,10 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
-from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.safe_load import safe_loads
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.hidden_state.plain_data import pack
+from paddle_mnist.hidden_state.plain_data import equal, pack
 from paddle_mnist.progress import TrainState
 
 
@@ -38,6 +44,7 @@ def state_dicts() -> dict:
         "further state": pack(further),
         "nested": {"master": {"a": tensor, "b": [tensor, array, array]}, "number": 3},
         "tied": {"a": tensor, "b": tensor},
+        "nested and tied": {"model": {"a": tensor, "b": tensor}, "epoch": 1},
         "many small": {
             f"entry {size}": named(paddle.rand([100 * size]), f"e{size}") for size in range(200)
         },
@@ -59,11 +66,40 @@ def bytes_of_paddle(state) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:The input state dict is empty")
-def test_saved_state_writes_the_bits_of_paddle_save():
+def test_saved_state_writes_the_contents_of_paddle_save():
     for name, state in state_dicts().items():
-        expected = bytes_of_paddle(state)
-        assert SavedState(state).to_bytes() == expected, name
-        assert SavedState(state).copied().to_bytes() == expected, f"a copy: {name}"
+        contents, expected = SavedState(state).to_bytes(), bytes_of_paddle(state)
+        assert SavedState(state).copied().to_bytes() == contents, f"a copy: {name}"
+        assert equal(pickle.loads(contents), pickle.loads(expected)), name
+        assert equal(arrays_of(contents), arrays_of(expected)), name
+        assert equal(safe_loads(contents), safe_loads(expected)), name
+
+
+def arrays_of(data: bytes):
+    """What `paddle.load` reads, tensors as arrays and their names, unless it counts them."""
+
+    def plain(value):
+        if isinstance(value, paddle.Tensor):
+            name = re.sub("(?<=generated_tensor_)[0-9]+", "N", value.name)
+            return [name, value.numpy()]
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return list(map(plain, value)) if isinstance(value, (list, tuple)) else value
+
+    return plain(paddle.load(io.BytesIO(data)))
+
+
+def test_tensor_or_array_in_several_places_is_written_once_and_read_as_one():
+    tensor, array = paddle.rand([300, 300]), np.arange(90_000.0)
+    for state in ({"a": tensor, "b": tensor}, {"nested": {"a": tensor}, "b": tensor, "c": 1}):
+        for saved in (SavedState(state), SavedState(state).copied()):
+            loaded = safe_loads(data := saved.to_bytes())
+            assert loaded["b"] is loaded.get("nested", loaded)["a"]
+            assert len(data) < 4 * 90_000 + 2_000
+    for saved in (SavedState(both := {"a": [array, array]}), SavedState(both).copied()):
+        first, second = safe_loads(data := saved.to_bytes())["a"]
+        assert first is second and equal(first, array)
+        assert len(data) < 8 * 90_000 + 2_000
 
 
 def test_saved_state_leaves_out_names_that_paddle_counts():
@@ -81,6 +117,41 @@ def test_copied_state_keeps_its_values():
     assert copy.nbytes == 4 * 20_000 + 8 * 20_000
 
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs memory that is not forked")
+
+
+def size_of_this_process() -> int:
+    """The bytes of its address space."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@on_linux
+def test_copied_state_is_not_in_the_memory_of_forked_processes():
+    """Workers of a loader start while a thread writes the copy, and live for an epoch."""
+    copy = SavedState({"weight": paddle.ones([2**24])}).copied()
+    read, write = os.pipe()
+    if not os.fork():
+        os.write(write, str(size_of_this_process()).encode())
+        os._exit(0)
+    assert size_of_this_process() - int(os.read(read, 100)) >= copy.nbytes == 2**26
+    os.wait()
+    os.close(read)
+    os.close(write)
+
+
+@on_linux
+def test_copied_state_without_room_raises_memory_error():
+    """On which a checkpoint is written at once, without a copy."""
+    state = SavedState({"weight": paddle.ones([2**24])})
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size_of_this_process() + 2**25, hard))
+    try:
+        with pytest.raises(MemoryError):
+            state.copied()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def peak_of(act) -> int:
     """The most memory that a call takes, in MiB. NumPy's is counted, Paddle's is not."""
     tracemalloc.start()
@@ -95,9 +166,11 @@ def test_memory_of_saving_is_one_entry_and_of_loading_one_copy(tmp_path):
     """Not of all entries, which the memo of a pickler would hold; and none for verifying."""
     state = {f"entry {number}": paddle.ones([2**18]) for number in range(20)}  # of 1 MiB each
     copy = SavedState(state).copied()
+    tied = SavedState({f"{key} {n}": value for key, value in state.items() for n in (1, 2)})
     with open(os.devnull, "wb") as nowhere:
         assert peak_of(lambda: SavedState(state).write_to(nowhere)) < 3
         assert peak_of(lambda: copy.write_to(nowhere)) < 1
+        assert peak_of(lambda: tied.write_to(nowhere)) < 3
     files = {PARAMS: SavedState(state), OPTIMIZER: SavedState({})}
     checkpoint = CheckpointStore(tmp_path).commit("model_epoch0", files, TrainState(epoch=1))
     assert peak_of(checkpoint.verify) < 3

@@ -1,0 +1,193 @@
+"""Writes a file of a checkpoint, a dictionary of tensors, as `paddle.save` does, and hashes it.
+
+`paddle.save` copies the whole state, and pickles it into memory or a file; the memo of the pickler
+holds a further copy until the end. Here each entry is copied when it is written, and then released.
+"""
+
+import copy
+import hashlib
+import io
+import pickle
+import re
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Union
+
+import numpy as np
+
+from paddle_mnist.nn.state_dict import NAME_TABLE
+from paddle_mnist.system.arrays import as_array, copied_array, is_tensor, unforked_array
+from paddle_mnist.system.files import Buffer, PendingFile
+
+_PROTOCOL = 4  # that of paddle.save
+_LARGE = 2**16  # bytes of an array that is written as it is; those of smaller ones are copied
+_PIECE = 2**20  # bytes that are read at once, to hash them
+
+
+class SavedState:
+    """A state_dict, or other plain containers of tensors and arrays, as `paddle.save` takes them.
+
+    state: the values of its tensors and arrays may be changed until they are written or copied.
+    """
+
+    def __init__(self, state: Mapping[str, Any]):
+        self._contents = _with_names(state)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors and arrays."""
+        return sum(
+            int(value.size) * int(value.element_size() if is_tensor(value) else value.itemsize)
+            for value in _arrays(self._contents)
+        )
+
+    def copied(self) -> "SavedState":
+        """Return a copy that does not change any more. Raises MemoryError."""
+        tensors = {id(value): value for value in _arrays(self._contents) if is_tensor(value)}
+        copies = {key: copied_array(value, unforked_array) for key, value in tensors.items()}
+        copied = copy.copy(self)
+        copied._contents = copy.deepcopy(self._contents, copies)
+        return copied
+
+    def write_to(self, output: Union[BinaryIO, PendingFile, "_HashedOutput"]) -> None:
+        _StatePickler(output, _PROTOCOL).dump(self._contents)
+
+    def to_bytes(self) -> bytes:
+        buffer = io.BytesIO()
+        self.write_to(buffer)
+        return buffer.getvalue()
+
+
+class _Named(NamedTuple):
+    """A tensor outside of a state_dict."""
+
+    name: str
+    tensor: Any
+
+
+def _with_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the names of the tensors: of a state_dict in a table, otherwise beside each tensor."""
+    is_state_dict = all(
+        is_tensor(value) or (isinstance(value, dict) and not any(map(is_tensor, _arrays(value))))
+        for value in state.values()
+    )
+    if not is_state_dict:
+        return {key: _named(value) for key, value in state.items()}
+    names = {key: _name(key, value) for key, value in state.items() if is_tensor(value)}
+    return {**state, NAME_TABLE: names}
+
+
+def _name(key: str, tensor: Any) -> str:
+    """Return the name of a tensor, or its key for a temporary's, which differs after a resume."""
+    return key if re.fullmatch(r"(eager_tmp|generated_tensor)_\d+", tensor.name) else tensor.name
+
+
+def _named(value: Any) -> Any:
+    """Add their names to the tensors in containers."""
+    if is_tensor(value):
+        return _Named(value.name, value)
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, _named(item)) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(map(_named, value))
+    return value
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    """Yield the tensors and arrays in containers, as often as they are there."""
+    if is_tensor(value) or isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _arrays(item)
+
+
+_Pickler: Any = pickle._Pickler  # the one in Python: that in C writes nothing but copies of arrays
+
+
+class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
+    """Writes tensors as arrays, each once, and neither copies nor holds their contents."""
+
+    dispatch: ClassVar[dict[type, Any]] = dict(_Pickler.dispatch)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _Named):
+            return tuple, (tuple(obj),)  # as `paddle.save` does
+        if not is_tensor(obj) and not isinstance(obj, np.ndarray):
+            return NotImplemented
+        array = as_array(obj)
+        if array.nbytes < _LARGE or not array.flags.c_contiguous or array.dtype.hasobject:
+            return array.__reduce__()
+        call: Any = np.empty(0).__reduce__()[:2]
+        contents = array.reshape(-1).view(np.uint8).data
+        return *call, (1, array.shape, array.dtype, False, contents)
+
+    def memoize(self, obj: Any) -> None:
+        """Remember, and so hold, what was written, but not contents and the tuples around them."""
+        if not isinstance(obj, (bytes, tuple)):
+            super().memoize(obj)
+
+    def save_contents(self, contents: memoryview) -> None:
+        """Write the contents of an array as `bytes`, but without making any."""
+        opcode, form = (pickle.BINBYTES8, "<Q") if len(contents) >> 32 else (pickle.BINBYTES, "<I")
+        self._write_large_bytes(opcode + struct.pack(form, len(contents)), contents)
+
+    dispatch[memoryview] = save_contents
+
+
+class _Hashed:
+    """Takes the size and SHA-256 of what is read from a file, or written to it."""
+
+    def __init__(self, file: Any):
+        self._file = file
+        self._bytes, self._sha256 = 0, hashlib.sha256()
+
+    def entry(self) -> dict[str, Any]:
+        """Return them as a manifest lists them."""
+        return {"size": self._bytes, "sha256": self._sha256.hexdigest()}
+
+    def _add(self, data: Buffer) -> None:
+        self._bytes += len(data)
+        self._sha256.update(data)
+
+
+class HashedInput(_Hashed):
+    """Reads a file, and hashes what was read. size: of the file, in bytes."""
+
+    def __init__(self, file: BinaryIO, size: int):
+        super().__init__(file)
+        self.size = size
+
+    def read(self, size: int, /) -> bytes:
+        data: bytes = self._file.read(size)
+        self._add(data)
+        return data
+
+    def readline(self) -> bytes:
+        line: bytes = self._file.readline()
+        self._add(line)
+        return line
+
+    def fingerprint_of_all(self) -> dict[str, Any]:
+        """Read the rest, and return the file's entry in a manifest."""
+        while self.read(_PIECE):
+            pass
+        return self.entry()
+
+
+class _HashedOutput(_Hashed):
+    def write(self, data: Buffer) -> None:
+        self._file.write(data)
+        self._add(data)
+
+
+def write_and_hash(file: PendingFile, contents: Union[SavedState, bytes]) -> dict[str, Any]:
+    """Write a file, which is not published yet; return its entry in the manifest."""
+    output = _HashedOutput(file)
+    if isinstance(contents, bytes):
+        output.write(contents)
+    else:
+        contents.write_to(output)
+    file.finish()
+    return output.entry()
