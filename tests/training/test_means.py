@@ -231,8 +231,9 @@ def test_fit_first_loss_that_is_not_a_mean_warns(kind, tmp_path, warnings):
 
 
 def test_evaluate_run_loss_that_is_not_a_mean_warns(tmp_path, warnings):
-    weights = tmp_path / "net.pdparams"
-    paddle.save(number().state_dict(), str(weights))
+    weights, net = tmp_path / "net.pdparams", number()
+    net.weight.set_value(paddle.zeros_like(net.weight))  # so that the halves differ clearly
+    paddle.save(net.state_dict(), str(weights))
     for batch_size, count in ((SENTENCES, 0), (6, 1)):
         evaluate_run(weights, number, Numbers(), loss=spread, batch_size=batch_size)
         assert len(warnings()) == count
