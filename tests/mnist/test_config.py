@@ -24,6 +24,7 @@ def parse(*argv) -> TrainConfig:
     [
         ("seed", "0123", 123),
         ("seed", "1_000", 1000),
+        ("epochs", "9007199254740993", 2**53 + 1),
         ("log_every", "1:30", None),
         ("learning_rate", "1e-3", 0.001),
         ("output", "2024-01-31", "2024-01-31"),
