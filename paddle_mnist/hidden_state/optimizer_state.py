@@ -142,7 +142,7 @@ def _create_state(
     optimizer.clear_grad()
     for parameter, is_frozen in zip(chosen, are_frozen):
         parameter.stop_gradient = is_frozen
-    own.put_back(internals=False)
+    own.restore(internals=False)
     return state
 
 

@@ -131,7 +131,7 @@ class Snapshot:
                 changed[place.path] = Change(place.path, "nothing", _show(place.value))
         return list(topmost(changed).values())
 
-    def put_back(self, internals: bool = True) -> None:
+    def restore(self, internals: bool = True) -> None:
         """Restore all values, and remove the gradients of parameters.
 
         internals: whether to restore values that Paddle itself manages, too.

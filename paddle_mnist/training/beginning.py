@@ -37,17 +37,17 @@ class Beginning:
         """Return the values that have changed, except the weights and the state of parts."""
         return [change for snapshot in self.snapshots for change in snapshot.changes()]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore all values, and remove the gradients of all parameters."""
         for snapshot in self.snapshots:
-            snapshot.put_back()  # first: a layer created in a pass has no saved weights
+            snapshot.restore()  # first: a layer created in a pass has no saved weights
         load_weights(self.model, self._weights, "the rehearsal")
         if self._average:
             self.average.load(self._average)
         for name, part in self.parts.items():
             set_state(part, copied(self._states[name]), "the rehearsal")
         for snapshot in self.snapshots:
-            snapshot.put_back()  # again: `set_state_dict` may have created new objects
+            snapshot.restore()  # again: `set_state_dict` may have created new objects
 
     def iterators(self) -> list[str]:
         """Return the names of the iterators."""
@@ -65,7 +65,7 @@ def restored(beginning: Union[Beginning, Snapshot]) -> Iterator[None]:
     try:
         yield
     finally:
-        beginning.put_back()
+        beginning.restore()
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class _Rehearsal:
     def _resumed(self, trip: _Trip) -> Outcome:
         """Put the beginning back, load the checkpoint as a resume does, and train."""
         training = self.training
-        self.beginning.put_back()
+        self.beginning.restore()
         load_checkpoint(
             self._checkpoint(trip),
             training.model,

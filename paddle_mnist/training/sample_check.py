@@ -70,7 +70,7 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: Sequence[str]) 
     if is_same and loader.is_indexed:
         cached = loader.first_batch(1)
         kept = listed([describe(change.path) for change in untouched.changes()])
-        untouched.put_back()
+        untouched.restore()
         if not _is_same_batch(cached, loader.first_batch(1)):
             words = f"{what[0]} differs in the next epoch if it was read before: {kept} keeps it"
             return words, True
