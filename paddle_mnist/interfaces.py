@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checkable
 
 import numpy as np
 
@@ -147,6 +147,7 @@ class Writer(Protocol):
         return
 
 
+@runtime_checkable
 class Loader(Protocol):
     """Loads batches, epoch by epoch; `paddle_mnist.data.external.open_loader` opens any data.
 

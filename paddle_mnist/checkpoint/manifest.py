@@ -269,10 +269,13 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Manifest(msgspec.Struct):
-    """The entries of every manifest. Runs add others, such as their configuration."""
+    """The entries of every manifest, and some of those that runs add."""
 
     format: int
     files: dict[str, _File]
     state: _State
     saved_at: float
     checksum: str
+    config: Optional[dict[str, Any]] = None
+    versions: dict[str, Optional[str]] = {}
+    metrics_lines: CountOrZero = 0

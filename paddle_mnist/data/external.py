@@ -260,7 +260,7 @@ def as_loader(batches: Any) -> Loader:
     batches: a loader; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that returns
         an iterator each time it is called; or any other iterable. Raises ConfigError.
     """
-    if isinstance(batches, (BatchLoader, ExternalLoader)):
+    if isinstance(batches, Loader):
         return batches
     if not callable(batches) and not hasattr(batches, "__iter__"):
         raise ConfigError(

@@ -38,7 +38,13 @@ from paddle_mnist.hidden_state.plain_data import (
     pack,
     unpack,
 )
-from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot, is_iterator
+from paddle_mnist.hidden_state.snapshot import (
+    ARRAYS,
+    Change,
+    Snapshot,
+    data_snapshot,
+    is_iterator,
+)
 from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.program import weights_alone
@@ -133,14 +139,20 @@ class ExtraState:
     def begin(self, saves: bool = False) -> None:
         """Find what the callbacks have made before the training.
 
-        saves: whether checkpoints hold it, too. What callbacks have taken from the weights of
-            another run, a resumed run cannot take again.
+        saves: whether checkpoints hold its arrays and tensors, those of layers too, of any size.
+            What callbacks have taken from the weights of another run, a resumed run cannot take
+            again; numbers and texts may be those of a process, as its start.
         """
         self._find_optimizers()
-        made = self.changes() if saves else []
+        changed = {change.path for change in self.changes()} if saves else set()
         for beginning in self._beginnings:
+            before = {*beginning.places()} - changed
             beginning.extend()
-        self.save_changed(made)
+            made = beginning.places().keys() - before if saves else ()
+            for path in sorted(made, key=describe):
+                where = unit(self.roots, path, self.known)
+                if where and isinstance(find(self.roots, path), ARRAYS):
+                    self.saved[where] = None
 
     def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
         own = set(map(id, self.parameters.values()))

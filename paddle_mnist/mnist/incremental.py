@@ -94,8 +94,8 @@ def check_start(incremental: Incremental, start: Optional[StartFrom]) -> None:
     """Raise ConfigError if a net is to be softened that does not continue with its optimizer."""
     if incremental.soften and (not start or start.weights_only):
         name = option_name("soften", "Incremental: soften")
-        found = f"with {option_name('init_from', 'weights_only')}" if start else "without start"
-        needed = option_name("incremental_from", "start=StartFrom(...)")
+        needed = option_name("incremental_from", "StartFrom(...)")
+        found = f"with {option_name('init_from', 'weights_only')}" if start else f"without {needed}"
         raise ConfigError(
             f"{name} is {incremental.soften!r} {found}; expected {needed}: a net is softened where "
             "it continues with its optimizer"

@@ -60,13 +60,15 @@ class FitResult:
 class Training:
     """A training of `fit` as its callbacks see it: to read, not to change.
 
-    model: the net that is trained, with the weights of the newest step.
+    model: the net that is trained, with the weights of the newest step; until `before_training`
+        returns, with those that it was built with or starts from.
     optimizer: the optimizer of its parameters.
     run: its directory: `run.path`, `run.checkpoints.folder`, `run.metrics` (the path of
         `metrics.jsonl`), `run.figures`, ...
     world: the processes: `world.rank`, `world.size`, `world.is_main_process`.
     state: where it stands, now and after each step: `epoch`, `step`, `samples`, `metrics`, `best`,
-        ...; in `run_opened` at step 0, since only afterwards `fit` decides where to resume.
+        ...; in `run_opened` at step 0, since only afterwards `fit` decides where to resume; then at
+        the step where it resumes.
 
     Unlike these, the others may change in any version.
     arguments: those of `fit`. device: the name of Paddle's device.
@@ -161,7 +163,11 @@ class Callback(Observer):
         """Called when the run directory is open, before `fit` decides where to resume."""
 
     def before_training(self, training: Training) -> None:
-        """Called before the first step of this call of `fit`, and before the rehearsal."""
+        """Called in each call of `fit`, before a checkpoint is loaded and before the rehearsal.
+
+        What it sets, as pretrained weights, is replaced by what the run has saved; the state of
+        callbacks is there only afterwards, in `before_first_step`.
+        """
 
     def before_first_step(self, training: Training) -> None:
         """Called right before the first step, after the rehearsal."""

@@ -9,7 +9,7 @@ import paddle
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import find_checkpoint
-from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.options import flat_values, require_known
 from paddle_mnist.system.program import another_mirror, as_option
@@ -56,17 +56,29 @@ def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[C
             f"{as_option('fresh')}, which moves it aside, or choose {run.elsewhere()}"
         )
     if resume not in ("auto", "off"):
-        requested = find_checkpoint(resume, run).load_all()
-        if newest and run.owns(requested) and requested.step < newest.step:
-            raise ConfigError(
-                f"resume names {requested.path}, step {requested.step}, but {run.path} holds "
-                f"{newest.name}, step {newest.step}; choose {run.elsewhere()}"
-            )
-        checkpoint = newest or requested  # the same command, repeated, resumes its own run
+        checkpoint = newest or find_checkpoint(resume, run).load_all()
+        if newest:  # the same command, repeated, resumes its own run
+            _require_not_older(run, newest, resume)
     if checkpoint:
         where = None if run.owns(checkpoint) else str(checkpoint.path)
         check_config_unchanged(training, checkpoint, where)
     return checkpoint
+
+
+def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> None:
+    """Raise ConfigError if `resume` names a checkpoint of the run that is not its newest."""
+    if os.path.isdir(os.path.expanduser(resume)):
+        return
+    try:
+        requested = find_checkpoint(resume, run)
+    except CheckpointError as error:  # another run's, perhaps, which is no longer needed
+        log.info("%s; the run resumes from a checkpoint of its own", error)
+        return
+    if run.owns(requested) and requested.step < newest.step:
+        raise ConfigError(
+            f"resume names {requested.path}, step {requested.step}, but {run.path} holds "
+            f"{newest.name}, step {newest.step}; choose {run.elsewhere()}"
+        )
 
 
 def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
@@ -109,7 +121,7 @@ def check_config_unchanged(
     """
     run, epochs = training.run, training.arguments.epochs
     where = where or str(run.path)
-    if checkpoint.manifest.get("config") is None:
+    if checkpoint.manifest.get("config") is None or METRICS_LINES not in checkpoint.manifest:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
             "weights in your own code, as the tutorial does"

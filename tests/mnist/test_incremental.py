@@ -51,8 +51,11 @@ def test_incremental_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines)
 
 @pytest.mark.parametrize(
     ("start", "found"),
-    [(None, "'2' without start"), (StartFrom("run", weights_only=True), "'2' with weights_only")],
+    [
+        (None, r"'2' without StartFrom\(...\)"),
+        (StartFrom("run", weights_only=True), "'2' with weights_only"),
+    ],
 )
 def test_softening_a_net_that_continues_nothing_raises(start, found):
-    with pytest.raises(ConfigError, match=f"Incremental: soften is {found}; expected start="):
+    with pytest.raises(ConfigError, match=f"Incremental: soften is {found}; expected StartFrom"):
         check_start(Incremental("2"), start)

@@ -1,7 +1,9 @@
 """Callbacks: when they are called, what they add, and how they stop a training and resume."""
 
 import collections
+import copy
 import json
+import os
 import re
 import shutil
 
@@ -287,30 +289,43 @@ def test_weights_set_before_training_resume_as_they_were_trained(ema, tmp_path):
 
 
 class Anchor(Callback):
-    """Also the loss, which holds the net near the weights that it begins with."""
+    """Also the loss, which holds the net near the weights that it begins with.
 
-    def __init__(self):
-        self.net, self.weights = paddle.nn.Layer(), {}  # in the first batch, which is tried before
+    kind: in which form they are kept.
+    """
+
+    def __init__(self, kind):
+        self.net, self.kept = paddle.nn.Layer(), None  # in the first batch, which is tried before
+        self.keep = {
+            "arrays": lambda net: {name: p.numpy() for name, p in net.named_parameters()},
+            "tensors": lambda net: [p.clone() for p in net.parameters()],
+            "teacher": copy.deepcopy,
+        }[kind]
 
     def before_training(self, training):
-        parameters = training.model.named_parameters()
-        self.weights = {name: parameter.numpy() for name, parameter in parameters}
-        self.net = training.model
+        self.net, self.kept = training.model, self.keep(training.model)
+        self.process, self.rank = os.urandom(8), training.world.rank  # of the process, not the run
 
     def __call__(self, outputs, labels):
-        named = self.net.named_parameters()
-        far = [paddle.square(p - self.weights[name]).mean() for name, p in named]
+        kept = self.kept.parameters() if isinstance(self.kept, paddle.nn.Layer) else self.kept or ()
+        kept = kept.values() if isinstance(kept, dict) else kept
+        pairs = zip(self.net.parameters(), kept)
+        far = [paddle.square(now - paddle.to_tensor(then)).mean() for now, then in pairs]
         return F.cross_entropy(outputs, labels) + sum(far)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "tensors", "teacher"])
 @pytest.mark.parametrize("start", [None, "other", "weights.pdparams"])
-def test_values_taken_before_training_from_the_weights_resume(start, tmp_path):
-    """Those of another run, too, which a resume does not load again."""
+def test_values_taken_before_training_from_the_weights_resume(start, kind, tmp_path):
+    """Those of another run, too, which a resume does not load again; what is of a process, not."""
 
     def anchored(folder, *more):
-        anchor = Anchor()
-        return train(ROW, folder, loss=anchor, callbacks=[anchor, *more], **options)
+        anchor = Anchor(kind)
+        result = train(ROW, folder, loss=anchor, callbacks=[anchor, *more], **options)
+        processes.append(anchor.process)
+        return result
 
+    processes = []
     other = train(ROW, tmp_path / "other", seed=3)
     shutil.copy(other.weights, tmp_path / "weights.pdparams")  # of no run
     options = {"init_from": str(tmp_path / start)} if start else {}
@@ -318,6 +333,7 @@ def test_values_taken_before_training_from_the_weights_resume(start, tmp_path):
     with pytest.raises(ProgramError):
         anchored(tmp_path / "run", StopsAt(3, stop))
     assert bits(anchored(tmp_path / "run")) == bits(unbroken)
+    assert len({*processes}) == 2, "each its own"
 
 
 class Plan(Callback):
