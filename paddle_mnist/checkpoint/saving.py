@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 def _truth_as_number(value: Any) -> Any:
     """Read a truth value as 1 or 0."""
-    if isinstance(value, str):
-        value = WORDS.get(value.lower(), value)
+    if isinstance(value, str) and not value.isdecimal():
+        if value.lower() not in WORDS:
+            raise ValueError("expected a whole number, true or false")
+        value = WORDS[value.lower()]
     return int(value) if isinstance(value, bool) else value
 
 
