@@ -16,11 +16,10 @@ from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 from paddle_mnist.mnist.evaluation import Evaluation
-from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES, DIGIT_FIGURES
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
-from paddle_mnist.plots.figure_files import COMPARED_FILES
+from paddle_mnist.plots.figure_files import COMPARED_FILES, files_of
 from paddle_mnist.plots.history import History
 from paddle_mnist.plots.run_figures import RunFigures, draw_runs
 
@@ -96,7 +95,7 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
 class DigitFigures(RunFigures):
     """The figures of runs on digits. device: evaluates their nets."""
 
-    names = DIGIT_FIGURES
+    names = figures.DIGIT_FIGURES
     labels = COMPARED_LABELS
 
     def __init__(self, device: str):
@@ -115,12 +114,13 @@ def plot_runs(
 ) -> list[Path]:
     """Draw the figures of runs, on digits or of any other net; return what was written.
 
-    See `paddle_mnist.plots.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
-    `COMPARED_FILES`. Raises what that and `load_and_evaluate` raise.
+    See `paddle_mnist.plots.run_figures.draw_runs`. only: files of `DIGIT_FIGURES` and of
+    the comparison. Raises what that and `load_and_evaluate` raise.
     """
+    known = (*files_of(figures.DIGIT_FIGURES), *COMPARED_FILES)
     for name in only:
-        if name not in (*DIGIT_FIGURE_FILES, *COMPARED_FILES):
-            raise ConfigError(unknown_name("--only", name, (*DIGIT_FIGURE_FILES, *COMPARED_FILES)))
+        if name not in known:
+            raise ConfigError(unknown_name("--only", name, known))
     any_net, digits = RunFigures(), DigitFigures(device)
     return draw_runs(runs, output, only, lambda run: any_net if run.is_of_fit else digits)
 
