@@ -51,7 +51,7 @@ test-release: $(if $(PART),,check coverage test-servers) $(VENV)/.installed-slow
 test-servers:
 	$(MAKE) $(VENV)-servers/.installed-test VENV=$(VENV)-servers PYTHON='$(PYTHON_OF_SERVERS)' \
 		PINS='$(PINS_OF_SERVERS)'
-	$(VENV)-servers/bin/python -m pytest -m "slow or not slow" tests/legacy/test_parameter_server.py
+	$(VENV)-servers/bin/python -m pytest -m "slow or not slow" tests/test_parameter_servers.py
 
 docs: $(VENV)/.installed
 	$(RUN)/pip install --quiet -e '.[cpu,docs,pictures]' $(foreach pin,$(PINS),'$(pin)')

@@ -18,7 +18,7 @@ from paddle_mnist.mnist.evaluation import evaluate as evaluate
 from paddle_mnist.mnist.model import MNIST as MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor as DigitPredictor
 from paddle_mnist.mnist.print_layers import PrintLayers as PrintLayers
-from paddle_mnist.mnist.run import train_and_evaluate as train_and_evaluate
+from paddle_mnist.mnist.setup import train_and_evaluate as train_and_evaluate
 from paddle_mnist.monitor.watch import watch as watch
 from paddle_mnist.nn.conv_blocks import ConvBlocks as ConvBlocks
 from paddle_mnist.nn.numerics import Numerics as Numerics

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 
 PRELOADED = "numba pytest hypothesis paddle visualdl sklearn.metrics matplotlib.figure".split()
-PRELOADED += ["paddle_mnist.mnist.run", "conftest", "compiled_ahead"]
+PRELOADED += ["paddle_mnist.mnist.setup", "conftest", "compiled_ahead"]
 
 
 @functools.cache

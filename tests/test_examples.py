@@ -12,7 +12,8 @@ from fit_rows import ROWS
 
 from paddle_mnist.checkpoint.store import CheckpointStore
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SERVERS = ROOT / "examples/parameter_servers.py"  # has a test of its own
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {SERVERS})
 KILLED_AT = 25  # steps; each example has more, in several epochs
 LOWER_IS_BETTER = {"regression"}
 

@@ -1,7 +1,4 @@
-"""Serve VisualDL's dashboard of some runs, with workarounds for its server's faults.
-
-They are those of version 2.5.3; each comment says what retires it.
-"""
+"""Serve VisualDL's dashboard of some runs, with workarounds for faults of version 2.5.3."""
 
 import contextlib
 import logging
@@ -68,15 +65,12 @@ def _make_server(
             host=host,
             port=port,
             public_path=public_path,
-            # Pages fail for browsers that ask for neither English nor Chinese; pages that fall
-            # back to one of them retire this.
+            # Pages fail for browsers that ask for neither English nor Chinese.
             language=language,
-            # It would tell its makers of every start; a telemetry that is off by default retires
-            # this.
-            telemetry=False,
+            telemetry=False,  # on by default
         )
     )
-    # It makes Ctrl-C end the process there and then; an app that leaves it alone retires this.
+    # It makes Ctrl-C end the process at once.
     signal.signal(signal.SIGINT, before)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
     app = LoopbackWSGI(app) if is_loopback(host) else app
@@ -88,8 +82,7 @@ def _make_server(
 class _OneAtATime:
     """A WSGI application that answers one request after the other.
 
-    VisualDL's readers of logs are not made for several threads; a VisualDL whose own server has
-    several retires this.
+    VisualDL's readers of logs are not made for several threads.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]):

@@ -1,1 +1,1 @@
-"""Older ways of Paddle: Fluid's calls, and parameter servers."""
+"""The functions of Fluid, for the models of today."""

@@ -1,16 +1,18 @@
-"""`metrics.jsonl`, the history of a run: writing it, and cutting it back when the run resumes."""
+"""`metrics.jsonl`, the history of a run: written, cut back on a resume, and thinned for curves."""
 
 import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import Journal, write_atomically
 
 log = logging.getLogger("paddle_mnist")
+
+LEARNING_RATE = "train/lr"  # which every line of a training has
 
 
 class JsonlWriter:
@@ -78,5 +80,24 @@ def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
     if step != state.step or not state.position:
         return False
     totals = state.running_sums.totals
-    train_tags = {"train/lr", *(f"train/{name}" for name in totals)} if totals else ()
+    train_tags = {LEARNING_RATE, *(f"train/{name}" for name in totals)} if totals else ()
     return tag in state.metrics or tag in train_tags
+
+
+def short_intervals(steps: Iterable[int], start: int = 0) -> set[int]:
+    """Return the steps of a training's lines that cover at most half as many as the last one.
+
+    The metrics of a line are averages since the line before, and the end of an epoch divides the
+    steps between two lines: into 94 and 6, for example. Beside averages over many steps, one over
+    few looks like a leap of the metric where there is none.
+
+    steps: of the lines, in order. start: the step at which the first of them begins.
+    """
+    short: set[int] = set()
+    last, previous_interval = start, 0
+    for step in steps:
+        interval = step - last
+        if 2 * interval <= previous_interval:
+            short.add(step)
+        last, previous_interval = step, interval
+    return short

@@ -1,15 +1,21 @@
-"""Write the pages of VisualDL's dashboard (scalars, histograms, ...), and avoid its faults.
+"""Write the pages of VisualDL's dashboard (scalars, histograms, ...).
 
-They are those of version 2.5.3, the newest there is; each comment says what retires it. The
-workarounds for its server are in `apps/dashboard.py`.
+Comments name the faults of version 2.5.3, the newest, that the code works around; those of its
+server are in `apps/dashboard.py`.
+
+    python -m paddle_mnist.metrics.visualdl FOLDER MODULE FUNCTION SHAPE
+
+draws the graph of a net: FUNCTION, of MODULE, builds it; SHAPE is that of its input, as JSON.
 """
 
 import functools
+import importlib
 import json
 import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar, cast
@@ -18,14 +24,11 @@ import numpy as np
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import Observer, View
-from paddle_mnist.metrics import visualdl_graph
-from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
-from paddle_mnist.metrics.visualdl_curves import add_curves
-from paddle_mnist.metrics.visualdl_files import VisualDLFiles
+from paddle_mnist.metrics.jsonl import LEARNING_RATE, short_intervals
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
-from paddle_mnist.system.surroundings import encodable, for_another_python
+from paddle_mnist.system.surroundings import encodable, for_another_python, usable_home
 
 log = logging.getLogger("paddle_mnist")
 
@@ -34,27 +37,24 @@ ABOUT = "about this run"
 GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
 HISTOGRAMS = 10  # of each parameter, at least, in a training of known length
 DIRECTIONS = 50  # of features: of longer rows the page shows only some points
+THRESHOLDS = 100  # of precision-recall and ROC curves, evenly from 0 to 1
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def _page(name: str) -> Callable[[Method], Method]:
-    """Make a method write one page: it does nothing where that page is switched off.
-
-    The first failure to write is logged and ends the writing of all pages.
-    """
+    """Make a method write one page, if that is on. The first error switches all pages off."""
 
     def wrap(method: Method) -> Method:
         @functools.wraps(method)
         def write(self: "VisualDLWriter", *args: Any, **kwargs: Any) -> None:
-            if name not in self.pages or self.failure:
+            if name not in self.pages:
                 return
             try:
-                self._files.check()
                 with writing(self.folder):
                     method(self, *args, **kwargs)
             except OutputError as error:
-                self.failure = error
+                self.pages.clear()
                 log.warning("VisualDL is off until the next start; training continues: %s", error)
 
         return cast(Method, write)
@@ -70,7 +70,7 @@ class VisualDLWriter(Observer):
     histograms of parameters and gradients.
 
     When it can no longer write, it logs that once, and training continues without it:
-    `metrics.jsonl` has the metrics too. `close` then raises OutputError.
+    `metrics.jsonl` has the metrics too.
     """
 
     def __init__(
@@ -83,38 +83,38 @@ class VisualDLWriter(Observer):
     ):
         """pages: of scalars, histograms, images, figures, text, hparams, curves, embeddings, graph.
 
-        Raises DeviceError as `require_pages` does.
         every: steps between histograms. splits: scalars of the same name are drawn into one chart.
         start: the step at which the training starts.
+        Raises OutputError if the folder cannot be written, DeviceError as `require_pages` does.
         """
         require_pages(pages)
         self.folder, self.pages, self.every = folder, set(pages), every
         self.splits = splits
-        self.failure: Optional[OutputError] = None
         self._lines = [start]  # where training started, and the newest lines' steps
-        self._files = VisualDLFiles(folder)
+        self._files: dict[str, Any] = {}  # a `visualdl.LogWriter` for each split
         if pages:
-            self._files.open("train")  # at once: if the folder cannot be written, before training
+            with writing(folder):
+                self._file()
 
     @_page("scalars")
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        """Write metrics by tag, but for a training's averages over few steps (`metrics.spans`)."""
+        """Write metrics by tag, without averages over `short_intervals`."""
         if LEARNING_RATE in values:
             start, *lines = self._lines = [*self._lines[-2:], state.step]
-            if state.step in over_few(lines, start):
+            if state.step in short_intervals(lines, start):
                 return
         for tag, value in values.items():
             split, _, name = tag.partition("/")
             if split not in self.splits:
                 split, name = "train", tag
-            self._files.open(split).add_scalar(_tag(name), value, state.step)
+            self._file(split).add_scalar(_tag(name), value, state.step)
 
     @_page("histograms")
     def after_step(self, view: View) -> None:
         """Write histograms of parameters and gradients where they are due."""
         if view.step % self.every and view.step != 1:
             return
-        file = self._files.open("train")
+        file = self._file()
         for name in view.parameters:
             values = {"weights": view.parameter(name), "gradients": view.gradient(name)}
             for kind, array in values.items():
@@ -125,28 +125,27 @@ class VisualDLWriter(Observer):
     @_page("text")
     def text(self, tag: str, text: str, step: int = 0) -> None:
         """Write a text under a tag. Lines that are not indented become items with dots between."""
-        # It shows a text as one paragraph, without line breaks; one that keeps them retires this.
+        # It shows a text as one paragraph, without line breaks.
         paragraph = re.sub(r"\n(?=\w)", " · ", encodable(text.strip()))
-        self._files.open("train").add_text(_tag(tag), paragraph, step)
+        self._file().add_text(_tag(tag), paragraph, step)
 
     @_page("images")
     def images(self, tag: str, images: np.ndarray) -> None:
         """Write images, uint8 [N, H, W], between which a slider chooses."""
         for number, image in enumerate(images):
-            # Grey as three colours: VisualDL hands one channel on to Pillow as [H, W, 1], which
-            # refuses it; any version that squeezes that away makes this needless.
+            # Grey as three colours: VisualDL passes one channel to Pillow as [H, W, 1], which
+            # refuses it.
             colours = np.repeat(image[:, :, None], 3, axis=2)
-            self._files.open("train").add_image(_tag(tag), colours, number)
+            self._file().add_image(_tag(tag), colours, number)
 
     @_page("figures")
     def figures(self, figures: Mapping[str, np.ndarray], step: int) -> None:
         """Write drawn figures by name: their pixels, uint8 [H, W, 3].
 
-        VisualDL's own way asks pyplot, which may look for a display; an add_figure that asks the
-        figure retires this.
+        `add_figure` would ask pyplot, which may look for a display.
         """
         for name, pixels in figures.items():
-            self._files.open("train").add_image(_tag(f"figures/{name}"), pixels, step)
+            self._file().add_image(_tag(f"figures/{name}"), pixels, step)
 
     @_page("curves")
     def curves(
@@ -154,12 +153,35 @@ class VisualDLWriter(Observer):
     ) -> None:
         """Write precision-recall and ROC curves of each class against the others.
 
+        Their tags are "precision and recall/NOUN LABEL" and "roc/NOUN LABEL".
         labels: int [N]. probabilities: [N, classes]. noun: what a class is called.
         """
-        file = self._files.open("train")
+        # `add_pr_curve` and `add_roc_curve` ask for `np.float`, and divide by wrong counts.
+        from visualdl.component import base_component  # here, for it is slow to import
+
+        now = round(1000 * time.time())
         for label in np.unique(labels):
-            name = f"{noun} {label}"
-            add_curves(file, name, labels == label, probabilities[:, label], step)
+            name, is_class = f"{noun} {label}", labels == label
+            levels = np.floor(probabilities[:, label] * (THRESHOLDS - 1))
+            predicted = levels >= np.arange(THRESHOLDS)[:, None]
+            tp, fp = (predicted & is_class).sum(axis=1), (predicted & ~is_class).sum(axis=1)
+            fn, tn = is_class.sum() - tp, (~is_class).sum() - fp
+            # As in scikit-learn, the precision is 1 where nothing is predicted.
+            precision = np.where(tp + fp, tp / np.maximum(tp + fp, 1), 1.0).tolist()
+            recall, false_positive_rate = tp / (tp + fn), fp / np.maximum(fp + tn, 1)
+            recall, false_positive_rate = recall.tolist(), false_positive_rate.tolist()
+            counts = [values.tolist() for values in (tp, fp, tn, fn)]
+            writer = self._file()._get_file_writer()
+            writer.add_record(
+                base_component.pr_curve_raw(
+                    f"precision and recall/{name}", *counts, precision, recall, step, now
+                )
+            )
+            writer.add_record(
+                base_component.roc_curve_raw(
+                    f"roc/{name}", *counts, recall, false_positive_rate, step, now
+                )
+            )
 
     @_page("embeddings")
     def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "class") -> None:
@@ -167,12 +189,12 @@ class VisualDLWriter(Observer):
 
         labels: int [N], by which the page colours them. noun: what a class is called.
         """
-        # A page that draws 1,000 rows of 980 numbers retires the reduction. With one column of
-        # names it waits for ever: one that needs no second column retires the images' numbers.
+        # The page is too slow for 1,000 rows of 980 numbers, and with one column of names it waits
+        # for ever.
         centred = features - features.mean(axis=0)
         _, _, directions = np.linalg.svd(centred, full_matrices=False)
         names = [[str(label) for label in labels], [f"image {n}" for n in range(len(labels))]]
-        self._files.open("train").add_embeddings(
+        self._file().add_embeddings(
             "features",
             centred @ directions[:DIRECTIONS].T,
             names,
@@ -182,13 +204,12 @@ class VisualDLWriter(Observer):
     @_page("hparams")
     def hparams(self, config: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
         """Write the settings and results of this run, a row of the page that compares runs."""
-        # It knows no bools and no lists, and leaves None out, so that rows would not line up. To be
-        # removed when add_hparams accepts JSON types.
+        # It accepts neither bools nor lists, and leaves None out, so that rows would not line up.
         plain = {
             name: value if type(value) in (int, float) else encodable(str(value))
             for name, value in config.items()
         }
-        file = self._files.open("train")
+        file = self._file()
         file.add_hparams(plain, list(scores))
         for name, value in scores.items():
             file.add_scalar(name, value, step)
@@ -207,12 +228,11 @@ class VisualDLWriter(Observer):
         step: of the note.
         """
         # add_graph reads a `.pdmodel`, which Paddle 3 writes only with its new intermediate
-        # representation switched off, for a whole process; a VisualDL that reads
-        # `inference.json` there makes this needless.
+        # representation switched off, for a whole process.
         folder = str(self.folder / "graph")
         net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)))
         process = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", visualdl_graph.__name__, folder, *net],
+            [sys.executable, "-W", "ignore", "-m", __name__, folder, *net],
             env=for_another_python(FLAGS_enable_pir_api="0"),
             capture_output=True,
         )
@@ -224,10 +244,25 @@ class VisualDLWriter(Observer):
             self.text(ABOUT, GRAPH, step)
 
     def close(self) -> None:
-        """Close the files. Raises OutputError if something could not be written."""
-        if self.failure:
-            raise self.failure
-        self._files.close()
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _file(self, split: str = "train") -> Any:
+        """Return the `visualdl.LogWriter` of a split."""
+        if split not in self._files:
+            with usable_home():
+                from visualdl import LogWriter  # here, for it is slow to import
+
+            # No display name: VisualDL mixes up runs that have the same one.
+            file = self._files[split] = LogWriter(logdir=str(self.folder / split))
+            writer = file._get_file_writer()
+            # The page of settings names a run after a hash of this path, as UTF-8.
+            writer._file_name = encodable(writer._file_name)
+            # Write here, not in VisualDL's thread, which prints errors and leaves a torn file.
+            thread, writer._async_writer = writer._async_writer, writer._async_writer._record_writer
+            thread._worker.stop()
+        return self._files[split]
 
 
 def require_pages(pages: Collection[str]) -> None:
@@ -237,5 +272,18 @@ def require_pages(pages: Collection[str]) -> None:
 
 
 def _tag(tag: str) -> str:
-    """VisualDL refuses a per cent sign in a tag; one that quotes it retires this."""
+    """Return a tag without per cent signs, which VisualDL refuses."""
     return tag.replace("%", "percent")
+
+
+def _draw_graph(folder: str, module: str, function: str, shape: str) -> None:
+    from paddle.static import InputSpec
+    from visualdl import LogWriter
+
+    build = getattr(importlib.import_module(module), function)
+    with LogWriter(folder) as writer:
+        writer.add_graph(build(), [InputSpec(json.loads(shape), name="images")])
+
+
+if __name__ == "__main__":
+    _draw_graph(*sys.argv[1:])

@@ -11,7 +11,7 @@ from paddle.nn import functional as F
 from paddle_mnist.mnist.arrays import SIZE
 
 SMOOTHNESS = 4.0  # pixels, of the elastic field's Gaussian: the value that Simard et al. found
-SPACING = 2  # pixels between the random numbers that are smoothed, which is no coarser to see
+SPACING = 2  # pixels between the random numbers that are smoothed; the field looks as smooth
 NOISE = SIZE // SPACING
 AFFINE_DRAWS = 5  # 64-bit numbers a sample
 ELASTIC_DRAWS = 2 * NOISE**2 // 4  # each is four numbers of the field

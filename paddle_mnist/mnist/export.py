@@ -1,5 +1,6 @@
 """Export the net: pixels in, chosen outputs out."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -94,9 +95,7 @@ class ExportedModel(nn.Layer):
         pixels = paddle.reshape(images, [-1, 1, SIZE, SIZE]).astype("float32") / DIVISOR
         values: dict[str, paddle.Tensor] = {}
         hooks = [
-            layer.register_forward_post_hook(
-                lambda layer, inputs, output, name=name: values.__setitem__(name, output)
-            )
+            layer.register_forward_post_hook(functools.partial(_keep_output, values, name))
             for name, layer in self.model.named_children()
         ]
         values["logits"] = self.model.logits(pixels)
@@ -104,6 +103,12 @@ class ExportedModel(nn.Layer):
             hook.remove()
         values["probabilities"] = F.softmax(values["logits"])
         return [values[name] for name in self.outputs]
+
+
+def _keep_output(
+    values: dict[str, paddle.Tensor], name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor
+) -> None:
+    values[name] = output
 
 
 def is_tutorials(model: Any) -> bool:

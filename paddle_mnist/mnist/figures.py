@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paddle_mnist")
 
+# Of runs on digits; `draw` in `mnist/report.py` draws them.
+DIGIT_FIGURES = (
+    "curves",
+    "learning_rate",
+    "confusion_matrix",
+    "per_class",
+    "kernels",
+    "feature_maps",
+    "mistakes",
+    "health",
+)
 COLUMNS = 10  # of channels
 # Told apart with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
 MAPS, SIGNED = "cividis", "PuOr"

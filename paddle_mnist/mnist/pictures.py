@@ -256,7 +256,7 @@ def _find(picture: Picture, side: int) -> _Drawing:
         upright = UNIT * extent + (2 * UNIT - 1) * SHEET_RIM * extent.max()
         matrix = cv2.getPerspectiveTransform(sheet, upright.astype(np.float32))
         flat = cv2.warpPerspective(picture.brightness, matrix, extent.astype(int).tolist())
-        with contextlib.suppress(DataError):  # a blank sheet is none
+        with contextlib.suppress(DataError):  # nothing is on it
             return _find_on(flat, np.linalg.inv(matrix), picture, side)
     return _find_on(picture.brightness, np.eye(3), picture, side)
 

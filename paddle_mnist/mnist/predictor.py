@@ -135,7 +135,7 @@ def _exported(
 ) -> Iterator[Path]:
     """Yield a folder with an exported model: the one that is named, or one made of weights.
 
-    A predictor has read it once it is made. name, run, outputs, net: see `DigitPredictor`.
+    The folder may be gone afterwards. name, run, outputs, net: see `DigitPredictor`.
     """
     folder = Path(os.path.expanduser(name))
     program = saved_program(folder)

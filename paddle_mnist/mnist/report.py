@@ -1,5 +1,7 @@
 """Figures of runs on digits, and what the dashboard shows of their net."""
 
+import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -9,23 +11,25 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.run import RunDirectory
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import Classes
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 from paddle_mnist.mnist.evaluation import Evaluation
-from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES, DIGIT_FIGURES
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
-from paddle_mnist.plots.figure_files import COMPARED_FILES
-from paddle_mnist.plots.history import History
-from paddle_mnist.plots.run_figures import RunFigures, draw_runs
+from paddle_mnist.plots.figure import save_figures
+from paddle_mnist.plots.figure_files import COMPARED, COMPARED_FILES, FIGURES, files_of
+from paddle_mnist.plots.history import History, read_history
+from paddle_mnist.plots.run_figures import draw_history
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+log = logging.getLogger("paddle_mnist")
 
 LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
 EMBEDDED = 1000  # images whose features the dashboard shows
@@ -93,36 +97,92 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
     return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
 
 
-class DigitFigures(RunFigures):
-    """The figures of runs on digits. device: evaluates their nets."""
-
-    names = DIGIT_FIGURES
-    labels = COMPARED_LABELS
-
-    def __init__(self, device: str):
-        self.device = device
-
-    def draw(self, run: RunDirectory, history: History) -> Mapping[str, "Figure"]:
-        images = read_config(run.config).images
-        evaluated = load_and_evaluate(
-            str(run.path), device=self.device, split=images.final_split, limit=images.eval_limit
-        )
-        return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
+def figures_of(run: RunDirectory, history: History, device: str) -> Mapping[str, "Figure"]:
+    """Return the figures of a run by name. device: evaluates the net of a run on digits."""
+    if run.is_of_fit:
+        return draw_history(history)
+    images = read_config(run.config).images
+    evaluated = load_and_evaluate(
+        str(run.path), device=device, split=images.final_split, limit=images.eval_limit
+    )
+    return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
 
 
 def plot_runs(
-    runs: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
+    paths: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
-    """Draw the figures of runs, on digits or of any other net; return what was written.
+    """Draw the figures of each run and, of several, a comparison; return what was written.
 
-    See `paddle_mnist.plots.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
-    `COMPARED_FILES`. Raises what that and `load_and_evaluate` raise.
+    paths: of runs on digits or of any other net. device: see `figures_of`.
+    output: a folder; by default each run's own, and the first one's for the comparison. With
+        several runs each has a folder in it, by its path from where they part.
+    only: draw only these files, as `curves.png`.
+    Raises ConfigError for a file that a run does not have, DataError for a folder that is no run,
+    and what `load_and_evaluate` raises.
     """
+    runs = [RunDirectory(path) for path in paths]
+    histories = [_history(run) for run in runs]
+    for run in runs:
+        _check_names(only, run, is_alone=len(runs) == 1)
+    common = os.path.commonpath([path.resolve().parent for path in paths])
+    written = []
+    if not only or set(only) - set(COMPARED_FILES):
+        for run, history in zip(runs, histories):
+            folder = run.figures
+            if output:
+                part = os.path.relpath(run.path.resolve(), common) if len(runs) > 1 else "."
+                folder = Path(output, part)
+            save_figures(figures_of(run, history, device), folder, only)
+            written.append(folder)
+    if len(runs) > 1 and (not only or set(only) & set(COMPARED_FILES)):
+        folder = Path(output) if output else runs[0].figures
+        save_figures({COMPARED: _compare(runs, histories)}, folder, only)
+        written += [folder / name for name in COMPARED_FILES if not only or name in only]
+    elif len(runs) > 1:
+        log.info("each run is drawn separately; to compare them in one chart: --only compare.png")
+    return written
+
+
+def _history(run: RunDirectory) -> History:
+    history = read_history(run.metrics)
+    if not history:
+        raise DataError(
+            f"{run.path}: no metrics.jsonl with lines; expected a run, or a checkpoint or file of "
+            "one"
+        )
+    return history
+
+
+def _check_names(only: Collection[str], run: RunDirectory, is_alone: bool) -> None:
+    """Raise ConfigError unless a run has the files that were asked for."""
+    names = FIGURES if run.is_of_fit else figures.DIGIT_FIGURES
+    known = (*files_of(figures.DIGIT_FIGURES), *COMPARED_FILES)
     for name in only:
-        if name not in (*DIGIT_FIGURE_FILES, *COMPARED_FILES):
-            raise ConfigError(unknown_name("--only", name, (*DIGIT_FIGURE_FILES, *COMPARED_FILES)))
-    any_net, digits = RunFigures(), DigitFigures(device)
-    return draw_runs(runs, output, only, lambda run: any_net if run.is_of_fit else digits)
+        if name not in known:
+            raise ConfigError(unknown_name("--only", name, known))
+        if name in COMPARED_FILES and is_alone:
+            raise ConfigError(f"{name} is of several runs; expected more than {run.path}")
+        if name not in (*files_of(names), *COMPARED_FILES):
+            raise ConfigError(
+                f"--only names {name}, which runs like {run.path} do not have; expected "
+                f"{', '.join(names)}, or of several runs {COMPARED}, each .png or .svg"
+            )
+
+
+def _compare(runs: Sequence[RunDirectory], histories: Sequence[History]) -> "Figure":
+    """Draw several runs over one another, with the metric by which all of them are compared."""
+    monitors = {_monitor(run) for run in runs}
+    return curves.compare(
+        {str(run.path): history for run, history in zip(runs, histories)},
+        monitor=monitors.pop() if len(monitors) == 1 else None,
+        labels={} if any(run.is_of_fit for run in runs) else COMPARED_LABELS,
+    )
+
+
+def _monitor(run: RunDirectory) -> Optional[str]:
+    """Return the tag by which a run compares its evaluations; None if no checkpoint tells."""
+    checkpoints = run.checkpoints.all()
+    return checkpoints[-1].state.monitor if checkpoints else None
 
 
 def as_uint8(images: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from paddle_mnist.mnist.arrays import SIZE, Data
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import Evaluation, evaluate
-from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.chunks import chunks_of
 from paddle_mnist.nn.fast_layers import MAX_FAST_THREADS, why_not_compiled
@@ -52,7 +51,7 @@ class DigitReport(Figures):
     data_seconds: the time until they were there.
     """
 
-    names = DIGIT_FIGURES
+    names = figures.DIGIT_FIGURES
 
     def __init__(
         self, config: TrainConfig, images: Data, replayed: Optional[Data], data_seconds: float

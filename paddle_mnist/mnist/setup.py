@@ -1,11 +1,13 @@
-"""Make the arguments of `fit` for a training on digits from its configuration."""
+"""Train on digits: make the arguments of `fit` from a configuration, and call it."""
 
+import logging
 import time
 from dataclasses import replace
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT
 from paddle_mnist.data.loading import Loading
+from paddle_mnist.metrics.console import console_level
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
@@ -15,6 +17,23 @@ from paddle_mnist.mnist.options import distortion_amounts
 from paddle_mnist.mnist.run_report import DigitReport
 from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
+from paddle_mnist.training.callbacks import FitResult
+from paddle_mnist.training.fit import fit
+
+
+def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = False) -> FitResult:
+    """Train as `config` says, evaluate on its `final_split`, and return the result.
+
+    If the run directory holds an unfinished run, it resumes; if it holds a finished one, its result
+    is returned at once. It is `fit(**parts(config))`. The option `max_restarts` has no effect here:
+    the command `train` restarts a run.
+
+    fresh: move an existing run aside, and start over.
+    quiet: print warnings only; the run's `train.log` still gets every line.
+    Raises any PaddleMnistError.
+    """
+    with console_level(logging.WARNING if quiet else logging.INFO):
+        return fit(**parts(config), fresh=fresh)
 
 
 def parts(config: TrainConfig) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def _rank(path: Path) -> tuple[int, bool, bool, str]:
 
 
 def _idx_name(path: Path) -> Optional[str]:
-    """Return which of IDX_FILES a file is, by its name; None if it is none."""
+    """Return which of IDX_FILES a file is, by its name, or None."""
     match = _IDX_NAME.fullmatch(path.name)
     name = match and "{}-{}-{}-ubyte".format(*match.groups()[:3]).lower()
     return name if name in IDX_FILES else None

@@ -1,8 +1,7 @@
 """The step of a training on digits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import paddle
 from paddle import nn
@@ -26,24 +25,18 @@ METRICS = {"acc": num_correct}
 EVALUATION = SupervisedStep(summed_cross_entropy, METRICS)
 
 
-@dataclass(frozen=True)
 class DigitStep:
-    """Computes the cross-entropy and the accuracy of a batch, (images, labels).
+    """Computes the cross-entropy and the accuracy of a batch, (images, labels)."""
 
-    label_smoothing, amp: of the training; see `CrossEntropy` and `autocast`. Evaluation measures
-    the cross-entropy with the labels as they are, in float32.
-    Raises DeviceError where the device cannot compute with `amp`.
-    """
+    has_known_mean = True
 
-    label_smoothing: float = 0.0
-    amp: str = "off"
-    has_known_mean: ClassVar[bool] = True
-    _training: SupervisedStep = field(init=False, repr=False, compare=False)
+    def __init__(self, label_smoothing: float = 0.0, amp: str = "off"):
+        """label_smoothing, amp: of the training; see `CrossEntropy` and `autocast`.
 
-    def __post_init__(self) -> None:
-        loss = CrossEntropy(self.label_smoothing)
-        training = SupervisedStep(loss, METRICS, autocast(self.amp))
-        object.__setattr__(self, "_training", training)  # as this is frozen
+        Evaluation measures the cross-entropy with the labels as they are, in float32.
+        Raises DeviceError where the device cannot compute with `amp`.
+        """
+        self._training = SupervisedStep(CrossEntropy(label_smoothing), METRICS, autocast(amp))
 
     def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, Any]:
         """Return the loss and the accuracy; see `SupervisedStep`."""

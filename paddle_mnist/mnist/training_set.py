@@ -96,7 +96,7 @@ class ReplayOrder:
 
     num_new, num_old: how many there are. fraction: the share of old ones in every epoch, more than
         0 and less than 1.
-    Raises ConfigError if that is none, or more than there are.
+    Raises ConfigError for a fraction of less than one image, or of more than there are.
     """
 
     num_new: int

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
-from paddle_mnist.metrics.spans import LEARNING_RATE
-from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure
+from paddle_mnist.metrics.jsonl import LEARNING_RATE
+from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure, new_panels
 from paddle_mnist.plots.history import (
     TRAIN,
     History,
@@ -35,9 +35,8 @@ def curves(
     metrics = metric_tags(history)
     if not metrics:
         return None
-    rows, columns = (len(metrics) + 1) // 2, min(2, len(metrics))
-    figure, grid = new_figure(3.4 * rows, rows, columns)
-    for axes, (name, tags) in zip(grid.ravel(), metrics.items()):
+    figure, panels = new_panels(3.4, len(metrics))
+    for axes, (name, tags) in zip(panels, metrics.items()):
         for number, tag in enumerate(tags):
             split = tag.partition("/")[0]
             axes.plot(
@@ -52,8 +51,6 @@ def curves(
         name_lines(axes, _at_the_end(name, tags, history))
         if name == "loss":
             _scale_by_logarithm(axes)
-    for axes in grid.ravel()[len(metrics) :]:
-        axes.axis("off")
     return figure
 
 
@@ -137,28 +134,23 @@ def _some(names: Sequence[str]) -> list[str]:
 
 
 def health(history: History, panels: Sequence[HealthPanel]) -> Optional["Figure"]:
-    """Draw how a net's layers fare over the steps, two panels a row.
+    """Draw what was measured of a net's layers over the steps.
 
     Returns None if the run was not watched.
     """
     if not was_watched(history):
         return None
-    rows = (len(panels) + 1) // 2
-    figure, grid = new_figure(2.8 * rows, rows, 2, sharex=True)
-    for axes, panel in zip(grid.ravel(), panels):
+    figure, all_axes = new_panels(2.8, len(panels))
+    for axes, panel in zip(all_axes, panels):
         for layer, colour in zip(panel.layers, COLOURS):
             steps, values = series(history, f"watch/{layer}/{panel.tag}")
             axes.plot(steps, values, color=colour, marker=".", markersize=4, label=layer)
-        axes.set(ylabel=panel.label, yscale=panel.scale)
+        axes.set(xlabel="step", ylabel=panel.label, yscale=panel.scale)
         axes.grid(alpha=0.3)
         name_lines(axes)
         if panel.limits:
             low, high = panel.limits
             axes.set_ylim(low, max(high, axes.get_ylim()[1]) if panel.grows else high)
-    for axes in grid.ravel()[len(panels) :]:
-        axes.axis("off")
-    for axes in grid[-1]:
-        axes.set_xlabel("step")
     return figure
 
 
@@ -177,8 +169,8 @@ def compare(
     """
     evaluated = evaluated_tag(list(histories.values()), monitor)
     tags = [f"{TRAIN}/loss", *([evaluated] if evaluated else [])]
-    figure, grid = new_figure(3.4, 1, len(tags))
-    for axes, tag in zip(grid[0], tags):
+    figure, panels = new_panels(3.4, len(tags))
+    for axes, tag in zip(panels, tags):
         for number, (name, history) in enumerate(histories.items()):
             axes.plot(
                 *curve(history, tag),
@@ -191,7 +183,7 @@ def compare(
         axes.set(xlabel="step", ylabel=labels.get(tag, literal(tag)))
         axes.grid(alpha=0.3)
         name_lines(axes, _difference([series(history, tag) for history in histories.values()]))
-    _scale_by_logarithm(grid[0, 0])
+    _scale_by_logarithm(panels[0])
     return figure
 
 

@@ -62,33 +62,32 @@ def new_figure(
     height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple["Figure", np.ndarray]:
     """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
-    import_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, height), dpi=SHOWN_DPI, layout="constrained")
+    figure = _empty_figure(height)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def _empty_figure(height: float) -> "Figure":
+    import_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH, height), dpi=SHOWN_DPI, layout="constrained")
+
+
+def new_panels(height: float, count: int) -> tuple["Figure", list["Axes"]]:
+    """Return a figure and the axes of its panels, two in a row. height: of a row, in inches."""
+    rows, columns = math.ceil(count / 2), min(2, count)
+    figure = _empty_figure(height * rows)
+    panels = figure.subfigures(rows, columns, squeeze=False).ravel()
+    return figure, [panel.subplots() for panel in panels[:count]]
+
+
 def name_lines(axes: "Axes", title: str = "") -> None:
-    """Put the title above the axes, and between them a legend, where it hides nothing."""
+    """Put a title above the axes, and above it a legend, in their figure or panel."""
+    axes.set_title(title, loc="left", fontsize=9)
     names = axes.get_legend_handles_labels()[1]
-    rows = 0
     if names:
-        width = axes.get_position().width * WIDTH
-        needed = sum(0.32 + 0.062 * len(name) for name in names)  # of signs and letters, 8 points
-        columns = max(1, int(len(names) * min(1, width / needed)))
-        rows = math.ceil(len(names) / columns)
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=columns,
-            fontsize=8,
-            frameon=False,
-            borderaxespad=0.1,
-            handlelength=1.4,
-            columnspacing=1.2,
-        )
-    axes.set_title(title, loc="left", fontsize=9, pad=6 + 14 * rows)  # points
+        columns = 2 if max(map(len, names)) < 20 else 1
+        axes.figure.legend(loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
 
 
 def literal(text: str) -> str:

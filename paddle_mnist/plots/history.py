@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
+from paddle_mnist.metrics.jsonl import LEARNING_RATE, short_intervals
 
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
 
@@ -35,15 +35,12 @@ def series(history: History, tag: str) -> tuple[list[int], list[float]]:
 
 
 def curve(history: History, tag: str) -> tuple[list[int], list[float]]:
-    """Return the series of a metric as it is drawn: without a training's averages over few steps.
-
-    See `metrics.spans`.
-    """
+    """Return the series of a metric as it is drawn: without averages over `short_intervals`."""
     steps, values = series(history, tag)
     if not tag.startswith(f"{TRAIN}/"):
         return steps, values
-    few = over_few(series(history, LEARNING_RATE)[0])
-    points = [(step, value) for step, value in zip(steps, values) if step not in few]
+    short = short_intervals(series(history, LEARNING_RATE)[0])
+    points = [(step, value) for step, value in zip(steps, values) if step not in short]
     return [step for step, _ in points], [value for _, value in points]
 
 

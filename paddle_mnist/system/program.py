@@ -20,10 +20,9 @@ COMMANDS = (
     "plot",
     "checkpoints",
     "supervise",
-    "train-ps",
 )
 # The modules in `commands/` and the scripts in `tools/` whose names differ from their commands'.
-MODULES = {"export": "export_model", "train-ps": "train_ps"}
+MODULES = {"export": "export_model"}
 # Set in the environment of a command, and so of the processes that it starts.
 IN_COMMAND = "PADDLE_MNIST_COMMAND"
 

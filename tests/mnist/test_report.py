@@ -15,12 +15,10 @@ from PIL import Image
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import OutputError
-from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES
-from paddle_mnist.plots.figure_files import COMPARED_FILES
+from paddle_mnist.mnist.figures import DIGIT_FIGURES
+from paddle_mnist.plots.figure_files import COMPARED_FILES, files_of
 
-FIGURES = (
-    "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
-)
+FILES = files_of(DIGIT_FIGURES)
 PLAIN = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--visualdl", "false"]
 
 
@@ -41,7 +39,7 @@ def drawn(folder):
 
 
 def test_train_draws_its_figures(run_of_command):
-    assert drawn(run_of_command / "figures") == set(FIGURES)
+    assert drawn(run_of_command / "figures") == set(DIGIT_FIGURES)
 
 
 def test_train_prints_and_measures_what_is_asked_for(tool, tiny, tmp_path):
@@ -94,9 +92,9 @@ def test_figures_lost_to_a_full_disk_are_drawn_by_the_same_command(tiny, tmp_pat
 
     train_and_evaluate(config)
     after = {path.name: path.stat().st_ino for path in run.figures.iterdir()}
-    assert drawn(run.figures) == set(FIGURES)
+    assert drawn(run.figures) == set(DIGIT_FIGURES)
     assert before.items() <= after.items()  # what was there is left alone
-    missing = ", ".join(name for name in DIGIT_FIGURE_FILES if name in after and name not in before)
+    missing = ", ".join(name for name in FILES if name in after and name not in before)
     assert f"drawing what is missing in {run.figures}: {missing}\n" in run.log.read_text()
 
     train_and_evaluate(config)
@@ -130,4 +128,4 @@ def test_plot_draws_the_named_files(tool, tmp_path, run_of_command):
     assert "no metrics.jsonl" in tool("plot", tmp_path, expect=3).stderr
     files = {path.name for path in (run_of_command / "figures").iterdir()}
     listed = set(re.findall(r"\w+\.(?:png|svg)", tool("plot", "--help").stdout))
-    assert files == set(DIGIT_FIGURE_FILES) and listed == files | set(COMPARED_FILES)
+    assert files == set(FILES) and listed == files | set(COMPARED_FILES)

@@ -67,11 +67,11 @@ def test_curves_draws_a_panel_a_metric_and_a_line_a_split():
         "mse": ["train/mse", "valid/mse", "far/mse"],
         "pace": ["pace"],
     }
-    loss, mse, pace, empty = curves(history).axes
+    loss, mse, pace = curves(history).axes
     assert [axes.get_ylabel() for axes in (loss, mse, pace)] == ["loss", "mse", "pace"]
     assert [line.get_label() for line in mse.lines] == ["train", "valid", "far"]
     assert mse.get_title(loc="left") == "mse at the end: valid 1, far 8"
-    assert list(mse.lines[2].get_ydata()) == [9, 8] and not empty.axison
+    assert list(mse.lines[2].get_ydata()) == [9, 8]
 
 
 def test_curves_loss_is_logarithmic_if_it_is_positive_and_nothing_without_one():

@@ -21,7 +21,7 @@ def test_start_arguments_start_the_program_as_it_was_started(monkeypatch):
 
 
 def test_command_name_accepts_dashes_underscores_and_modules():
-    spellings = ("export", "export_model", "export-model", "train_ps", "train-ps", "train")
+    spellings = ("export", "export_model", "export-model", "train")
     commands = [command_name(name) for name in spellings]
-    assert commands == ["export"] * 3 + ["train-ps"] * 2 + ["train"]
+    assert commands == ["export"] * 3 + ["train"]
     assert command_name("trian") is None and command_name("-h") is None

@@ -12,7 +12,6 @@ import itertools, sys, time
 def lap(): print(time.time() - float(sys.argv[2]))
 from paddle_mnist.system.devices import require_paddle
 require_paddle()
-from paddle_mnist.mnist.run import train_and_evaluate
 from paddle_mnist.mnist.setup import parts as parts_of
 from paddle_mnist import TrainConfig, Trainer
 from benchmarks.trainings import endless_batches
