@@ -1,15 +1,19 @@
 """Rehearse the resume of a training before it starts, to find state that a checkpoint would lose.
 
-The first steps are trained, and a checkpoint of them is made in memory. The steps after it are
-trained twice: at once, and after the beginning was put back and the code of a resume has loaded
-that checkpoint. A training whose results differ cannot be resumed, and is refused.
+The first steps are trained, and a checkpoint of them is made. The steps after it are trained twice:
+at once, and after the beginning was restored and the code of a resume has loaded that checkpoint. A
+training whose results differ cannot be resumed, and is refused.
 """
 
+import contextlib
 import logging
+import os
+import tempfile
+from collections import ChainMap, UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any, Optional
+from typing import Any, BinaryIO, Optional, cast
 
 from paddle_mnist.checkpoint.contents import (
     checkpoint_files,
@@ -18,7 +22,7 @@ from paddle_mnist.checkpoint.contents import (
     read_extra,
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
-from paddle_mnist.checkpoint.safe_load import safe_loads
+from paddle_mnist.checkpoint.safe_load import load_from, safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
@@ -28,6 +32,7 @@ from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.hidden_state.places import find, walk
 from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes, pack
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
+from paddle_mnist.system.files import writing
 from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.callbacks import Training
@@ -37,6 +42,7 @@ from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
 
 log = logging.getLogger("paddle_mnist")
 
+MOST_IN_MEMORY = 32 * 2**20  # bytes of each file of a checkpoint
 STEPS = 3  # of a rehearsal that finds nothing beside weights and optimizer
 REMEDY = (
     'give fit state={"name": object}, with an object that holds it and has state_dict and '
@@ -77,16 +83,43 @@ def rehearse(training: Training) -> None:
 
 @dataclass(frozen=True)
 class _Trip:
-    """A checkpoint after `start` steps, and what came of the `count` steps after it.
-
-    files: the contents of its files, by suffix.
-    """
+    """A checkpoint after `start` steps, and what came of the `count` steps after it."""
 
     manifest: Mapping[str, Any]
-    files: Mapping[str, bytes]
+    files: "_Files"
     start: int
     count: int
     unbroken: Outcome
+
+
+class _Files(UserDict[str, Any]):
+    """The dictionaries in the files of a checkpoint, by suffix, each read when it is asked for.
+
+    A file is in memory, or if it is large on the disk, under no name, so that it never stays.
+
+    folder: on which disk; None: that of temporary files. opened: closes them. Raises OutputError.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[str, SavedState],
+        folder: Optional[FilePath],
+        opened: contextlib.ExitStack,
+    ):
+        super().__init__()
+        where = str(folder) if folder else tempfile.gettempdir()
+        for suffix, state in states.items():
+            file = opened.enter_context(tempfile.SpooledTemporaryFile(MOST_IN_MEMORY, dir=where))
+            with writing(FilePath(where)):
+                state.write_to(cast(BinaryIO, file))
+            self.data[suffix] = file
+
+    def __getitem__(self, suffix: str) -> dict[str, Any]:
+        file = self.data[suffix]
+        file.seek(0, os.SEEK_END)
+        size = file.tell()
+        file.seek(0)
+        return load_from(file, size, f"rehearsal{suffix}")
 
 
 class _Rehearsal:
@@ -104,6 +137,7 @@ class _Rehearsal:
         self.left_out: set[Path] = set()
         self.alternatives: list[set[Path]] = []
         self.error: Optional[Exception] = None
+        self.opened = contextlib.ExitStack()
 
     def run(self) -> None:
         """Rehearse. Raises ConfigError."""
@@ -115,7 +149,7 @@ class _Rehearsal:
                 REMEDY,
             )
         self._save(self.extra.changes())  # of callbacks' `before_training`
-        with restored(self.beginning):
+        with restored(self.beginning), self.opened:
             self._train(0, 1, ends_epoch=False)
             trips = [self._trip(1, 1)]
             # The effect of a maximum, for example, shows only on the next batches, that of values
@@ -174,7 +208,9 @@ class _Rehearsal:
         self.large |= {path for path in large if not extra.is_state(path)}
         training = self.training
         states = checkpoint_files(training.model, training.optimizer, training.average, self.extra)
-        files = {suffix: state.to_bytes() for suffix, state in states.items()}
+        # The other processes may share no disk with the run directory.
+        folder = training.run.path if self.world.is_main_process else None
+        files = _Files(states, folder, self.opened)
         manifest = {
             **manifest_entries(training.model, training.optimizer, self.extra),
             "files": {f"rehearsal{suffix}": {} for suffix in files},
@@ -225,19 +261,19 @@ class _Rehearsal:
 
     def _checkpoint(self, trip: _Trip) -> Checkpoint:
         """Return the checkpoint, read from its files, without the values to leave out."""
-        loaded = {suffix: safe_loads(data, "rehearsal") for suffix, data in trip.files.items()}
-        checkpoint = Checkpoint(FilePath("rehearsal.json"), trip.manifest, loaded)
-        if self.left_out:
-            extra = read_extra(checkpoint, self.extra)
-            del extra["path"]
-            extra["values"] = [
-                [path, value]
-                for path, value in extra["values"]
-                if self.extra.unpacked_path(path) not in self.left_out
-            ]
-            packed = SavedState(pack(extra, self.extra.parameters))
-            loaded[EXTRA] = safe_loads(packed.to_bytes(), "rehearsal")
-        return checkpoint
+        checkpoint = Checkpoint(FilePath("rehearsal.json"), trip.manifest, trip.files)
+        if not self.left_out:
+            return checkpoint
+        extra = read_extra(checkpoint, self.extra)
+        del extra["path"]
+        extra["values"] = [
+            [path, value]
+            for path, value in extra["values"]
+            if self.extra.unpacked_path(path) not in self.left_out
+        ]
+        packed = SavedState(pack(extra, self.extra.parameters))
+        less = {EXTRA: safe_loads(packed.to_bytes(), "rehearsal")}
+        return replace(checkpoint, loaded=ChainMap(less, trip.files))
 
     def _repeat(self, trip: _Trip) -> None:
         """Compare a resumed training with the unbroken one. Raises ConfigError."""
