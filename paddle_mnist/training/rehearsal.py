@@ -109,7 +109,8 @@ class _Files(UserDict[str, Any]):
         super().__init__()
         where = str(folder) if folder else tempfile.gettempdir()
         for suffix, state in states.items():
-            file = opened.enter_context(tempfile.SpooledTemporaryFile(MOST_IN_MEMORY, dir=where))
+            spooled = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY, dir=where)  # noqa: SIM115
+            file = opened.enter_context(spooled)
             with writing(FilePath(where)):
                 state.write_to(cast(BinaryIO, file))
             self.data[suffix] = file
