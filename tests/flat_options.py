@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from paddle_mnist import PrintLayers
 from paddle_mnist.data.loading import Loading
-from paddle_mnist.mnist.print_layers import PrintLayers
 from paddle_mnist.options import build_group, flat_options
 from paddle_mnist.training.arguments import GROUPS
 from paddle_mnist.training.early_stopping import EarlyStopping
