@@ -141,7 +141,7 @@ class ExtraState:
 
         saves: whether checkpoints hold its arrays and tensors, those of layers too, of any size.
             What callbacks have taken from the weights of another run, a resumed run cannot take
-            again; numbers and texts may be those of a process, as its start.
+            again; numbers and strings may be those of a process, such as its start time.
         """
         self._find_optimizers()
         changed = {change.path for change in self.changes()} if saves else set()

@@ -21,11 +21,11 @@ TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accura
 
 @dataclass(eq=False)
 class Incremental(Callback, Options):
-    """Measures what a net forgets that continues another training, and may soften it first.
+    """Measures what a net forgets when it continues another training, and may soften it first.
 
-    Give `fit` old data as a second split, and `result.json` holds the metrics from before the first
-    step, and by how much each accuracy has fallen. A new training, and one that starts from weights
-    alone, are not measured.
+    `result.json` contains the metrics from before the first step, and by how much each accuracy has
+    fallen; to measure it on old data, pass them to `fit` as a second split. Training that starts
+    anew, or from weights alone, is not measured.
 
     soften: the name of the layer that computes the outputs, which are made less confident where
         they are wrong about the new data (`paddle_mnist.mnist.soften`).

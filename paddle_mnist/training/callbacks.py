@@ -165,8 +165,8 @@ class Callback(Observer):
     def before_training(self, training: Training) -> None:
         """Called in each call of `fit`, before a checkpoint is loaded and before the rehearsal.
 
-        What it sets, as pretrained weights, is replaced by what the run has saved; the state of
-        callbacks is there only afterwards, in `before_first_step`.
+        A resumed run then replaces what it sets, such as pretrained weights, by what was saved. The
+        state of callbacks is loaded afterwards: use `before_first_step` for what needs it.
         """
 
     def before_first_step(self, training: Training) -> None:

@@ -74,8 +74,8 @@ def find_resume_point(training: Training) -> None:
 def resume_or_initialize(training: Training) -> None:
     """Bring the net, its optimizer, all other state and the run directory to the start.
 
-    The callbacks are called before a checkpoint is loaded: what they set in the net, as pretrained
-    weights, does not replace what the run has trained since.
+    Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
+    pretrained ones, do not replace those that the run has trained since.
 
     Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
     """
