@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import shutil
 import threading
 
 import numpy as np
@@ -431,3 +432,14 @@ def test_fit_model_in_one_mode_or_with_a_layer_frozen_each_epoch_logs_nothing(
     train(ROW, tmp_path, model=lambda: model, callbacks=[callback])
     assert not evaluating(lines)
     assert (norm._mean.abs().max() == 0) == is_training
+
+
+def test_fit_repeated_no_longer_needs_the_checkpoint_that_resume_names(tmp_path, lines):
+    source = train(ROW, tmp_path / "source", epochs=1)
+    options = {"resume": str(source.checkpoint), "override": "epochs"}
+    unbroken = train(ROW, tmp_path / "whole", **options)
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[StopsAt(8, stop)], **options)
+    shutil.rmtree(tmp_path / "source")
+    assert bits(train(ROW, tmp_path / "run", **options)) == bits(unbroken)
+    assert any("the run resumes from a checkpoint of its own" in line for line in lines())
