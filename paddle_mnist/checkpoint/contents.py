@@ -16,7 +16,7 @@ from paddle_mnist.hidden_state.optimizer_state import (
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.hidden_state.plain_data import unpack
+from paddle_mnist.hidden_state.packing import unpack
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights, matching_weights

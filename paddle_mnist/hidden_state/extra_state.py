@@ -28,6 +28,7 @@ from paddle_mnist.hidden_state.optimizer_state import (
     optimizer_contents,
     optimizer_parameters,
 )
+from paddle_mnist.hidden_state.packing import pack, unpack
 from paddle_mnist.hidden_state.places import find, may_be_put, put, unit, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
@@ -35,8 +36,6 @@ from paddle_mnist.hidden_state.plain_data import (
     is_plain,
     is_tensor,
     nbytes,
-    pack,
-    unpack,
 )
 from paddle_mnist.hidden_state.snapshot import (
     ARRAYS,

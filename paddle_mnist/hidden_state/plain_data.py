@@ -1,24 +1,20 @@
-"""Copy, compare and pack plain data.
+"""Compare and replace plain data.
 
 Plain data are numbers, strings, buffers, arrays, tensors, generators of random numbers, and
-containers of them. Packed data are what `paddle.save` can write: a flat dict of arrays and one
-text.
+containers of them. `packing` writes them to files.
 """
 
 import array
 import collections
-import functools
 import hashlib
-import json
 import random
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 import numpy as np
 import paddle
 
-from paddle_mnist.errors import CheckpointError
 from paddle_mnist.system.arrays import as_array
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
@@ -27,12 +23,9 @@ SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 MAX_DEPTH = 8  # of containers in containers
-
-STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
 
 
 class _Absent:
@@ -75,7 +68,7 @@ def is_plain(
     if type(value) in (*SCALARS, *GENERATORS, *BUFFERS):
         return True
     is_container = type(value) in (*CONTAINERS, *SETS, *KINDS_OF_DICT)
-    is_container |= _is_namedtuple(type(value))
+    is_container |= is_namedtuple(type(value))
     if not is_container or not depth or len(value) > (most_items or len(value)):
         return False
     if getattr(value, "default_factory", None) not in FACTORIES:
@@ -101,19 +94,11 @@ def nbytes(value: Any) -> int:
     return value.nbytes if isinstance(value, (np.ndarray, np.generic)) else sys.getsizeof(value)
 
 
-def _is_namedtuple(kind: Any) -> bool:
+def is_namedtuple(kind: Any) -> bool:
     """Return whether a class is one of namedtuples that can be found by its name."""
     is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     is_found = kind is getattr(sys.modules.get(kind.__module__), kind.__name__, None)
     return is_named and kind.__new__ is not tuple.__new__ and is_found
-
-
-def _namedtuple(module: str, name: str) -> type:
-    """Return a class of namedtuples that is loaded. Raises TypeError for anything else."""
-    kind = getattr(sys.modules.get(module), name, None)
-    if not isinstance(kind, type) or not _is_namedtuple(kind):
-        raise TypeError(f"{module}.{name} is no namedtuple of this program")
-    return kind
 
 
 def replace_in_place(current: Any, new: Any) -> bool:
@@ -134,9 +119,9 @@ def replace_in_place(current: Any, new: Any) -> bool:
         return False
     if isinstance(current, np.ndarray) and _fits(current, new) and current.flags.writeable:
         current[...] = new
-    elif isinstance(current, GENERATORS) and _bits_of(current) == _bits_of(new):
+    elif isinstance(current, GENERATORS) and bits_of(current) == bits_of(new):
         set_generator_state(current, generator_state(new))
-    elif isinstance(current, (list, *BUFFERS)) and _typecode(current) == _typecode(new):
+    elif isinstance(current, (list, *BUFFERS)) and typecode(current) == typecode(new):
         current[:] = new
     elif isinstance(current, set):
         current.clear()
@@ -164,7 +149,7 @@ def equal(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, BUFFERS):
-        return _typecode(one) == _typecode(other) and _as_bytes(one) == _as_bytes(other)
+        return typecode(one) == typecode(other) and as_bytes(one) == as_bytes(other)
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple, collections.deque)):
@@ -201,12 +186,12 @@ def digest_of(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _typecode(buffer: Any) -> str:
+def typecode(buffer: Any) -> str:
     """Return the type of a buffer's items, as the module `array` calls it; "" for others."""
     return getattr(buffer, "typecode", "")
 
 
-def _as_bytes(buffer: Any) -> bytes:
+def as_bytes(buffer: Any) -> bytes:
     return buffer.tobytes() if isinstance(buffer, array.array) else bytes(buffer)
 
 
@@ -237,157 +222,5 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-def _bits_of(generator: Any) -> str:
+def bits_of(generator: Any) -> str:
     return type(getattr(generator, "bit_generator", generator)).__name__
-
-
-def _generator(kind: str, state: Any, bits: str) -> Any:
-    """Return a new generator with a state. Raises KeyError for an unknown kind."""
-    generator: Any
-    if kind == "Generator":
-        known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-        makers = {name: getattr(np.random, name) for name in known}
-        generator = np.random.Generator(makers[bits]())
-    else:
-        generator = {"RandomState": np.random.RandomState, "Random": random.Random}[kind]()
-    set_generator_state(generator, state)
-    return generator
-
-
-# ------------------------------------------------------------------ packed
-
-
-def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, Any]:
-    """Return plain data as a flat dictionary of NumPy arrays and one text, for `paddle.save`.
-
-    parameters: by their names in the model. The names that Paddle generated for them, and as keys
-        their `id`, as an optimizer's dict has them, are saved as names in the model, because they
-        may be others in another process.
-    """
-    generated = {parameter.name: name for name, parameter in parameters.items()}
-    ids = {id(parameter): name for name, parameter in parameters.items()}
-    arrays: list[np.ndarray] = []
-    numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
-
-    def number_of(value: Any) -> int:
-        if id(value) not in numbers:
-            numbers[id(value)] = len(arrays)
-            arrays.append(as_array(value))
-        return numbers[id(value)]
-
-    def tree(value: Any) -> Any:
-        if isinstance(value, str) and value in generated:
-            return {"parameter": generated[value]}
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        if is_tensor(value):
-            return {"tensor": [number_of(value), bool(value.stop_gradient)]}
-        if isinstance(value, np.ndarray):
-            return {"array": number_of(value)}
-        if isinstance(value, np.generic):
-            arrays.append(as_array(value))
-            return {"scalar": len(arrays) - 1}
-        if isinstance(value, complex):
-            return {"complex": [value.real, value.imag]}
-        if isinstance(value, bytes):
-            return {"bytes": value.hex()}
-        if isinstance(value, BUFFERS):
-            arrays.append(np.frombuffer(_as_bytes(value), np.uint8))
-            return {"buffer": [_typecode(value), len(arrays) - 1]}
-        if isinstance(value, GENERATORS):
-            state = tree(generator_state(value))
-            return {"generator": [type(value).__name__, state, _bits_of(value)]}
-        if isinstance(value, dict):
-            items = [[key_tree(key), tree(item)] for key, item in value.items()]
-            factory = getattr(value, "default_factory", None)
-            return {type(value).__name__: [items, factory and factory.__name__]}
-        if isinstance(value, collections.deque):
-            return {"deque": [list(map(tree, value)), value.maxlen]}
-        if isinstance(value, SETS):  # in an order that does not depend on the process
-            return {type(value).__name__: sorted(map(tree, value), key=json.dumps)}
-        if _is_namedtuple(type(value)):
-            kind = type(value)
-            return {"namedtuple": [kind.__module__, kind.__name__, list(map(tree, value))]}
-        if isinstance(value, (list, tuple)):
-            return {"tuple" if isinstance(value, tuple) else "list": list(map(tree, value))}
-        raise TypeError(f"a {type(value).__name__}")
-
-    def key_tree(key: Any) -> Any:
-        return {"id of parameter": ids[key]} if type(key) is int and key in ids else tree(key)
-
-    text = json.dumps(tree(value))
-    return {STRUCTURE: text, **{str(number): values for number, values in enumerate(arrays)}}
-
-
-def unpack(
-    packed: Mapping[str, Any], parameters: Optional[Mapping[str, paddle.Tensor]], origin: Any
-) -> Any:
-    """Return the plain data that `pack` packed, without executing code from the file.
-
-    parameters: by their names in the model; None to leave these in the place of generated names.
-    origin: the file, for errors. Raises CheckpointError.
-    """
-    shared: dict[str, Any] = {}  # what is in several places, by its number
-
-    def once(number: Any, make: Callable[[np.ndarray], Any]) -> Any:
-        if str(number) not in shared:
-            shared[str(number)] = make(packed[str(number)])
-        return shared[str(number)]
-
-    def value(node: Any) -> Any:
-        if not isinstance(node, dict):
-            return node
-        ((kind, item),) = node.items()
-        if kind == "parameter":
-            return item if parameters is None else parameters[item].name
-        if kind == "id of parameter":
-            return item if parameters is None else id(parameters[item])
-        if kind == "tensor":
-            return once(item[0], functools.partial(paddle.to_tensor, stop_gradient=item[1]))
-        if kind == "array":
-            return once(item, np.array)
-        if kind == "scalar":
-            return packed[str(item)][()]
-        if kind == "complex":
-            return complex(*item)
-        if kind == "bytes":
-            return bytes.fromhex(item)
-        if kind == "buffer":
-            content = packed[str(item[1])].tobytes()
-            return array.array(item[0], content) if item[0] else bytearray(content)
-        if kind == "generator":
-            return _generator(item[0], value(item[1]), item[2])
-        if kind in DICTS:
-            factories = {factory and factory.__name__: factory for factory in FACTORIES}
-            items = {value(key): value(entry) for key, entry in item[0]}
-            is_default = kind == "defaultdict"
-            return DICTS[kind](*[factories[item[1]]] * is_default, items)
-        if kind == "deque":
-            return collections.deque(map(value, item[0]), item[1])
-        if kind == "namedtuple":  # without the class's own code
-            return tuple.__new__(_namedtuple(*item[:2]), map(value, item[2]))
-        makers = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
-        return makers[kind](map(value, item))
-
-    try:
-        return value(json.loads(packed[STRUCTURE]))
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        raise CheckpointError(
-            f"{origin}: holds values that cannot be read ({type(error).__name__}: {error!s:.100}); "
-            "expected those of this training; use another checkpoint"
-        ) from error
-
-
-def copied(value: Any) -> Any:
-    """Return a deep copy of plain data, as saving and loading would give it.
-
-    An array in two places is one array in both again.
-    """
-    return unpack(pack(value), None, "a copy")

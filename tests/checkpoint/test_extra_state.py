@@ -14,7 +14,8 @@ from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
-from paddle_mnist.hidden_state.plain_data import STRUCTURE, copied, equal, is_plain, pack, unpack
+from paddle_mnist.hidden_state.packing import STRUCTURE, copied, pack, unpack
+from paddle_mnist.hidden_state.plain_data import equal, is_plain
 
 Named = collections.namedtuple("Named", "points reward")
 GENERATORS = [

@@ -18,7 +18,8 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.hidden_state.plain_data import equal, pack
+from paddle_mnist.hidden_state.packing import pack
+from paddle_mnist.hidden_state.plain_data import equal
 from paddle_mnist.progress import TrainState
 
 
