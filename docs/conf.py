@@ -98,7 +98,7 @@ ROOT_PAGES = {
 }
 # The navigation: each part's title in both languages, and its pages.
 NAVIGATION = (
-    ({"en": "Start", "zh": "入门"}, ("get-started", "any-net", "install", "ai-studio")),
+    ({"en": "Start", "zh": "入门"}, ("about", "any-net", "install", "ai-studio")),
     (
         {"en": "Train", "zh": "训练"},
         (
@@ -119,7 +119,7 @@ NAVIGATION = (
     ),
     (
         {"en": "Migrate", "zh": "迁移"},
-        ("coming-from", "from-lightning", "from-02-to-03", "fluid", "parameter-servers"),
+        ("coming-from", "from-lightning", "fluid", "parameter-servers"),
     ),
     (
         {"en": "Reference", "zh": "参考"},
@@ -140,7 +140,6 @@ site_search_reference = [
     *(page for page in NAVIGATION[-1][1] if page not in ("faq", "glossary")),
     "reproduction",
     "design-notes",
-    "from-02-to-03",
     "index",
 ]
 site_search_keywords = {

@@ -19,7 +19,7 @@ from synthetic_data import tiny_splits, write_json
 from paddle_mnist.system.program import module_name
 
 EN = ROOT / "docs/en"
-RUN_ELSEWHERE = ("README", "get-started", "install")  # test_readme and test_install do
+RUN_ELSEWHERE = ("README", "index", "install")  # test_readme and test_install do
 WITH_MNIST = ("incremental", "several-processes", "train")  # others are read without, too
 DRAW = ("looking-inside",)  # others train without figures
 BLOCKS = [

@@ -15,7 +15,7 @@ from pages import blocks
 README = ROOT / "README.md"
 READMES = (README, README.with_suffix(".zh-CN.md"))
 RUN = "work/output/my_net"  # of its example
-GET_STARTED = ROOT / "docs/en/get-started.md"
+HOME = ROOT / "docs/en/index.md"
 
 
 def first_commands(page):
@@ -86,13 +86,13 @@ def test_example_is_silent_and_resumes_to_the_same_bits(tmp_path):
     assert printed[-1] == last and weights == unbroken
 
 
-def test_get_started_shows_the_commands_and_the_log_of_the_readme():
+def test_home_page_shows_the_commands_and_the_log_of_the_readme():
     first, other = (
         sorted(line.partition(" #")[0].rstrip() for line in first_commands(page))
-        for page in (README, GET_STARTED)
+        for page in (README, HOME)
     )
     assert first == other
-    excerpts = {marked_tables(page.read_text())["benchmark log"] for page in (README, GET_STARTED)}
+    excerpts = {marked_tables(page.read_text())["benchmark log"] for page in (README, HOME)}
     assert len(excerpts) == 1
 
 
