@@ -115,7 +115,7 @@ NAVIGATION = (
     ({"en": "Use the model", "zh": "诊断与部署"}, ("looking-inside", "deployment")),
     (
         {"en": "Measurements", "zh": "性能与复现"},
-        ("speed", "scale", "reproduction", "design-notes"),
+        ("speed", "reproduction", "design-notes"),
     ),
     (
         {"en": "Migrate", "zh": "迁移"},
