@@ -82,6 +82,8 @@ class ProcessError(PaddleMnistError):
 class StoppedError(PaddleMnistError, SystemExit):
     """A signal stopped the training, after it had saved. signum: its number.
 
+    is_logged: whether a line of the log says so already.
+
     The exit code is 128 + signum. As a `SystemExit` it ends a program that does not catch it with
     that code and without a traceback.
     """
@@ -89,7 +91,7 @@ class StoppedError(PaddleMnistError, SystemExit):
     def __init__(self, signum: int):
         name = signal.Signals(signum).name
         super().__init__(f"stopped by {name}; run again to resume")
-        self.signum = signum
+        self.signum, self.is_logged = signum, False
         self.exit_code = self.code = 128 + signum
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
@@ -105,6 +107,9 @@ def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
     chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
     return f"{type(error).__name__}: {mask(chosen.rstrip('.'))[:300]}".removesuffix(": ")
 
+
+# Said wherever weights are refused as a checkpoint to continue from.
+WEIGHTS_ALONE = "init_from (in code StartFrom with weights_only) takes the weights alone"
 
 SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
 

@@ -29,7 +29,6 @@ from msgspec import Meta
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError, nearest_name, unknown_name
-from paddle_mnist.system.program import in_command
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
@@ -299,5 +298,4 @@ def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> No
     known = [*known]
     for name in names:
         if name not in known:
-            where = "--help lists them" if in_command() else ""
-            raise ConfigError(unknown_name(origin, name, known, where))
+            raise ConfigError(unknown_name(origin, name, known))

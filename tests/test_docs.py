@@ -16,7 +16,7 @@ from markdown_tables import marked_tables, translated
 from pages import ENGLISH, TRANSLATED, blocks, name, without_code
 from synthetic_data import tiny_splits, write_json
 
-from paddle_mnist.system.program import module_name
+from paddle_mnist.commands._dispatch import module_name
 
 EN = ROOT / "docs/en"
 RUN_ELSEWHERE = ("README", "index", "install")  # test_readme and test_install do

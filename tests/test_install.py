@@ -20,7 +20,7 @@ from conftest import ROOT
 from test_notebook import NOTEBOOK, assert_results
 
 import paddle_mnist
-from paddle_mnist.system.program import COMMANDS
+from paddle_mnist.commands._dispatch import COMMANDS
 
 pytestmark = [
     pytest.mark.slow,

@@ -294,7 +294,7 @@ def test_any_value_is_read_or_raises_in_a_line(value):
         (lambda: Ovens(kind="wood", light=True), "light is on with kind 'wood'; expected light"),
         (lambda: build_group(Ovens, {"away": "a", "at_home": "b"}), "at_home and away are given"),
         (lambda: build_group(StartFrom, {"init_partial": True}), "init_partial is True without"),
-        (lambda: StartFrom("run", partial=True), "StartFrom: partial is on without weights_only"),
+        (lambda: StartFrom("run", partial=True), "partial is on without weights_only"),
         (lambda: StartFrom(""), "StartFrom: path is ''; expected text that is not empty"),
     ],
 )

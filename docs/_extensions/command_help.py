@@ -11,7 +11,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 
 from paddle_mnist.commands import Parser
-from paddle_mnist.system.program import module_name
+from paddle_mnist.commands._dispatch import module_name
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.statefile import SavedState
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
 from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
     Parameters,
@@ -20,7 +20,6 @@ from paddle_mnist.hidden_state.packing import unpack
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights, matching_weights
-from paddle_mnist.system.program import weights_alone
 
 
 def manifest_entries(
@@ -71,8 +70,8 @@ def load_optimizer(
             raise
         raise CheckpointError(
             f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {there} there, "
-            f"{now} now, which keeps another state; expected {there}; or start a new run from "
-            f"the weights alone, with {weights_alone()}"
+            f"{now} now, which keeps another state; expected {there}; or start a new run: "
+            f"{WEIGHTS_ALONE}"
         ) from error
 
 

@@ -20,10 +20,9 @@ import msgspec
 
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.checkpoint.statefile import HashedInput
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import weights_alone
 
 FORMAT = 4  # of the manifest; those before are not read
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
@@ -232,8 +231,7 @@ def _require_format(path: Path, version: object) -> None:
         raise OutdatedFormatError(
             f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
             f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or copy "
-            f"{path.stem}{PARAMS} to another folder and start a new run from it with "
-            + weights_alone()
+            f"{path.stem}{PARAMS} to another folder and start a new run from it: {WEIGHTS_ALONE}"
         )
     if version != FORMAT:
         raise CheckpointError(

@@ -31,7 +31,6 @@ from paddle_mnist.errors import (
     StoppedError,
 )
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.program import another_mirror
 from paddle_mnist.system.remote import local_path
 from paddle_mnist.system.surroundings import for_another_python
 
@@ -312,5 +311,5 @@ def check_apart(saving: Saving, output: str) -> None:
         if folder.is_relative_to(run) or run.is_relative_to(folder):
             raise ConfigError(
                 f"mirror is {saving.mirror}, but the run is in {output}: one would be inside the "
-                f"other; expected a folder on another disk, or a URL; choose {another_mirror()}"
+                f"other; expected a folder on another disk, or a URL; choose another mirror"
             )

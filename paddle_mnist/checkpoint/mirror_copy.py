@@ -26,7 +26,6 @@ from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import CheckpointError, RunLockedError, listed
 from paddle_mnist.system.files import PART, make_folder, sync_folder, write_atomically
 from paddle_mnist.system.ownership import LOCK
-from paddle_mnist.system.program import another_mirror
 from paddle_mnist.system.remote import RemoteFolder
 
 log = logging.getLogger("paddle_mnist")
@@ -86,7 +85,7 @@ class MirrorCopy:
         if LOCK in found or (found and not copies):
             raise CheckpointError(
                 f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither empty "
-                f"nor the mirror of a run; nothing is changed there; choose {another_mirror()}"
+                f"nor the mirror of a run; nothing is changed there; choose another mirror"
             )
         return {**_list([]), "made_by": ""}  # other than any that is written: none is there yet
 

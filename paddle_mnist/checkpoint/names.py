@@ -21,9 +21,8 @@ from paddle_mnist.checkpoint.manifest import (
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import as_option, weights_alone
 from paddle_mnist.system.remote import without_credentials
 
 log = logging.getLogger("paddle_mnist")
@@ -187,15 +186,13 @@ def _local(name: Name) -> str:
     """
     if str(name) in PACKAGED:
         raise CheckpointError(
-            f"{name}: holds weights alone; expected a run, or a checkpoint of one; to start a "
-            f"training from it: {weights_alone(str(name))}"
+            f"{name}: holds weights alone; expected a run, or a checkpoint of one; {WEIGHTS_ALONE}"
         )
     if "://" in str(name):
         url = without_credentials(str(name))
-        given = as_option("mirror", url, f"saving=Saving(mirror={url!r})")
         raise CheckpointError(
             f"{url}: is a URL; expected a path on this machine; to bring a run back from its "
-            f"mirror, train as it was trained, with {given}: what is there is not trained again"
+            f"mirror, train as it was trained, with this mirror: what is there is not trained again"
         )
     return os.path.expanduser(name)
 

@@ -27,7 +27,6 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned
-from paddle_mnist.system.program import another_output, as_option
 from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
@@ -188,8 +187,9 @@ class RunDirectory:
         make_folder(self.path)
         with contextlib.ExitStack() as stack:
             with writing(self.path):
-                elsewhere = another_output(is_mirrored=bool(saving.mirror))
-                owner = stack.enter_context(owned(self.path, saving.break_lock_after, elsewhere))
+                owner = stack.enter_context(
+                    owned(self.path, saving.break_lock_after, _elsewhere(bool(saving.mirror)))
+                )
             yield owner
 
     def _is_empty(self) -> bool:
@@ -209,7 +209,7 @@ class RunDirectory:
         if Path.cwd().is_relative_to(self.path.resolve()):
             raise ConfigError(
                 f"{self.path}: is the current folder, which cannot be moved aside, as "
-                f"{as_option('fresh')} asks; expected another current folder"
+                "fresh asks; expected another current folder"
             )
 
     def _move_aside(self) -> None:
@@ -239,7 +239,7 @@ class RunDirectory:
 
     def elsewhere(self) -> str:
         """Return what the user chooses to train elsewhere."""
-        return another_output(is_mirrored=self.mirror is not None)
+        return _elsewhere(self.mirror is not None)
 
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
         """Return whether there is a checkpoint and it is in this run's directory."""
@@ -290,6 +290,11 @@ class RunDirectory:
         folder = first_free(self.visualdl / f"{number:03}" for number in itertools.count(1))
         make_folder(folder)
         return folder
+
+
+def _elsewhere(is_mirrored: bool) -> str:
+    """Return what the user chooses to train elsewhere; a run with a mirror would go on with it."""
+    return "another output and another mirror" if is_mirrored else "another output"
 
 
 def _free_name(path: Path) -> Path:

@@ -8,7 +8,6 @@ from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.options import WORDS, Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import signals
-from paddle_mnist.system.program import option_name
 from paddle_mnist.system.remote import check_url
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class Saving(Options):
             try:
                 check_url(self.mirror)
             except ValueError as error:  # which does not show what may be a password
-                raise ConfigError(f"{option_name('mirror', 'Saving: mirror')}: {error}") from None
+                raise ConfigError(f"mirror: {error}") from None
 
     def is_due_after_step(self, state: TrainState, seconds: float) -> bool:
         """Return whether to save after a step. seconds: since the last save, or the start."""

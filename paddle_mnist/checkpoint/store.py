@@ -41,7 +41,6 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -159,8 +158,8 @@ class CheckpointStore:
                 self._quarantine(path)
         if not newest and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
-                f"{self.folder}: no valid checkpoint; put a good one back, or start over with "
-                + as_option("fresh")
+                f"{self.folder}: no valid checkpoint; put a good one back, or set fresh to "
+                "start over"
             )
         return newest
 

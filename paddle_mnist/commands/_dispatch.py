@@ -4,11 +4,24 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.system.program import COMMANDS, command_name, module_name
+
+COMMANDS = (
+    "train",
+    "eval",
+    "infer",
+    "export",
+    "demo",
+    "dashboard",
+    "plot",
+    "checkpoints",
+    "supervise",
+)
+# The modules here and the scripts in `tools/` whose names differ from their commands'.
+MODULES = {"export": "export_model"}
 
 
 def main() -> NoReturn:
@@ -21,6 +34,21 @@ def main() -> NoReturn:
             abandon_threads=name == "dashboard",
         )
     run_script(lambda _: run_command(_list_commands, prints_data=True))
+
+
+def module_name(command: str) -> str:
+    """Return the name of a command's module, which is also that of its script in `tools/`."""
+    return MODULES.get(command, command)
+
+
+def command_name(name: str) -> Optional[str]:
+    """Return the command that a user means by a name, or None if there is no such command.
+
+    Underscores are as good as dashes, and the name of the module (`export_model`) as the command's.
+    """
+    name = name.replace("_", "-")
+    names = {module_name(command).replace("_", "-"): command for command in COMMANDS}
+    return name if name in COMMANDS else names.get(name)
 
 
 def _module(name: str) -> ModuleType:

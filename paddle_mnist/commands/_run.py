@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
-from paddle_mnist.errors import DataError, PaddleMnistError
+from paddle_mnist.errors import DataError, PaddleMnistError, StoppedError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import lacks_memory, memory_limit
-from paddle_mnist.system.program import running_command
 from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
@@ -47,7 +46,7 @@ def run_command(
     argv = sys.argv[1:] if argv is None else argv
     is_question = bool(QUESTIONS.intersection(argv))
     home = contextlib.nullcontext() if is_question else usable_home()
-    with prepared(), running_command():
+    with prepared():
         try:
             if not is_question:
                 _require_working_folder()
@@ -57,7 +56,8 @@ def run_command(
             sys.stdout.flush()  # here, where what cannot be written is an error
             return code
         except PaddleMnistError as error:
-            print(f"error: {error}", file=sys.stderr)
+            if not (isinstance(error, StoppedError) and error.is_logged):
+                print(f"error: {error}", file=sys.stderr)
             return error.exit_code
         except Exception as error:  # Paddle has errors of its own for a lack of memory
             if not memory_limit() or not lacks_memory(error):

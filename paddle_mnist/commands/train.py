@@ -15,7 +15,6 @@ from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.sizes import net_sizes
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.devices import installed_builds, require_paddle
-from paddle_mnist.system.program import start_arguments
 from paddle_mnist.system.supervisor import supervise
 
 
@@ -69,11 +68,11 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
         if restart and (old_config is None or _identity(run.config) != old_config):
             arguments = [argument for argument in argv if argument != "--fresh"]
             arguments += ["--resume", "auto"] if config.resume == "off" else []
-        return [sys.executable, *start_arguments("train"), *arguments]
+        return [sys.executable, "-m", "paddle_mnist", "train", *arguments]
 
     # A process that starts others finds out itself which of them hangs, and reports it a little
     # sooner.
-    grace = 0 if config.processes.number == 1 else heartbeat.GRACE_SECONDS
+    grace = 0 if config.processes.nprocs == 1 else heartbeat.GRACE_SECONDS
     timeout = config.processes.hang_timeout + grace
     return supervise(
         start,

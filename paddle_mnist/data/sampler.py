@@ -8,7 +8,6 @@ import numpy as np
 
 from paddle_mnist.data.collate import data_error
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.system.program import as_option
 
 
 class EpochOrder:
@@ -139,10 +138,7 @@ class ShardSpec:
         if self.num_shards % self.world_size:
             raise ConfigError(
                 f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "
-                "multiple of the number of processes, as in "
-                + as_option(
-                    "grad_shards", self.world_size, f"Processes(grad_shards={self.world_size})"
-                )
+                f"multiple of the number of processes, such as {self.world_size}"
             )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from paddle_mnist.errors import CheckpointError, ConfigError, listed
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import (
     Path,
     describe,
@@ -46,7 +46,6 @@ from paddle_mnist.hidden_state.snapshot import (
 )
 from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights
-from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
 
@@ -461,8 +460,7 @@ class ExtraState:
                 [f"has no state of {missing}"] * bool(missing)
                 + [f"has the state of {unknown}, which does not exist now"] * bool(unknown)
             )
-            + "; expected the same objects as in the run; or start a new run from its weights, "
-            + f"with {weights_alone()}"
+            + f"; expected the same objects as in the run; or start a new run: {WEIGHTS_ALONE}"
         )
 
 

@@ -9,7 +9,6 @@ from typing import Any, Optional
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, option
 from paddle_mnist.progress import HIGHEST_IS_BEST
-from paddle_mnist.system.program import option_name
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.start import StartFrom
 
@@ -93,10 +92,8 @@ class Incremental(Callback, Options):
 def check_start(incremental: Incremental, start: Optional[StartFrom]) -> None:
     """Raise ConfigError if a net is to be softened that does not continue with its optimizer."""
     if incremental.soften and (not start or start.weights_only):
-        name = option_name("soften", "Incremental: soften")
-        needed = option_name("incremental_from", "StartFrom(...)")
-        found = f"with {option_name('init_from', 'weights_only')}" if start else f"without {needed}"
+        found = "from weights alone" if start else "from scratch"
         raise ConfigError(
-            f"{name} is {incremental.soften!r} {found}; expected {needed}: a net is softened where "
-            "it continues with its optimizer"
+            f"soften is {incremental.soften!r}, but the training starts {found}; expected "
+            "incremental_from: a net is softened where it continues with its optimizer"
         )

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.options import CountOrZero, Options, flat_options, option, split_names
-from paddle_mnist.system.program import option_name
+from paddle_mnist.options import CountOrZero, Options, option, split_names
 from paddle_mnist.training.callbacks import Callback, Training
 
 if TYPE_CHECKING:
@@ -89,16 +88,13 @@ class PrintLayers(Callback, Options):
         """
         numbers: Batches = getattr(self, name)
         usual = TUTORIAL_BATCHES[name]
-        flat = {one.field.name: flat for flat, one in flat_options([type(self)]).items()}[name]
-        label = option_name(flat, f"PrintLayers: {name}")
         if total is None:
             return (usual,) if numbers is True else numbers
         last = total - 1
         if numbers is True:
             if usual > last and is_logged:
                 log.info(
-                    "%s: no batch %d in %d batches; printing in the last, %d",
-                    label,
+                    "PrintLayers: no batch %d in %d batches; printing in the last, %d",
                     usual,
                     total,
                     last,
@@ -107,8 +103,8 @@ class PrintLayers(Callback, Options):
         for number in numbers:
             if number > last:
                 raise ConfigError(
-                    f"{label} names batch {number}, but this training has {total}, counted from 0; "
-                    f"expected one of them, such as {last}"
+                    f"PrintLayers: {name} names batch {number}, but this training has {total}, "
+                    f"counted from 0; expected one of them, such as {last}"
                 )
         return numbers
 

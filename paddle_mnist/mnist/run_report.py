@@ -22,7 +22,6 @@ from paddle_mnist.parallel.world import started_by_launcher
 from paddle_mnist.plots.history import read_history
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
-from paddle_mnist.system.program import as_option
 from paddle_mnist.system.versions import versions
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.reporting import Figures, VisualDL
@@ -97,8 +96,7 @@ class DigitReport(Figures):
         if not training.world.is_main_process:
             return
         if config.start and not config.start.weights_only and not self.replayed:
-            option = as_option("replay_data", "PATH")
-            log.info("what the net forgets of its earlier images is measured with %s only", option)
+            log.info("what the net forgets of its earlier images is measured with replay_data only")
         if unbalanced := self._dataset("train").limit_warning():
             log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
         if training.world.size == 1:
@@ -251,17 +249,13 @@ def hint(
     if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
         return None
     if threads is None:
-        switch = as_option("fast_conv", "on")
-        return f"fast_conv is off; a new run with {switch} trains about 10 times faster"
+        return "fast_conv is off; a new run with fast_conv on trains about 10 times faster"
     # Threads share a batch by its chunks, and so do the threads of several processes together.
     useful = min(cores, len(chunks_of(batch_size))) if threads else cores
     most_threads = min(useful, MAX_FAST_THREADS)
     if 0 < threads < most_threads:  # which need not exchange gradients
-        return f"{cores} cores are available: {as_option('threads', most_threads)} trains faster"
+        return f"{cores} cores are available: threads {most_threads} trains faster"
     most = most_processes(options, batch_size, useful // max(1, threads))
     if most == 1:
         return None
-    return (
-        f"{cores} cores are available: {as_option('nprocs', most)} trains faster, with {most} "
-        "processes"
-    )
+    return f"{cores} cores are available: nprocs {most} trains faster, with {most} processes"

@@ -14,7 +14,6 @@ from paddle import profiler
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import make_folder, write_atomically, writing
-from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -104,9 +103,8 @@ class Profile(Profiler):
         if self._steps_done < self.steps:
             log.warning(
                 "the training ended before step %d of this start, so there is no profile; "
-                "expected a longer one, or fewer steps (%s)",
+                "expected a longer one, or fewer steps of profile",
                 WARM_UP + self.steps,
-                as_option("profile", "N", "Profile(steps=N)"),
             )
 
     def _stop_tracing(self) -> None:

@@ -16,7 +16,6 @@ from paddle_mnist.nn.hooks import hooks_of, is_read_only
 from paddle_mnist.nn.sparse_layout import BlockSizes, Net
 from paddle_mnist.system.devices import imported_before_paddle
 from paddle_mnist.system.machine import usable_cpus
-from paddle_mnist.system.program import as_option
 
 # Returns whether `paddle.jit.to_static` is tracing the running code.
 in_sot: Callable[[], bool]
@@ -196,8 +195,7 @@ def fast_conv_threads(fast_conv: str, threads: int) -> int:
     device = paddle.device.get_device()
     if fast_conv == "on" and device != "cpu":
         raise DeviceError(
-            f"fast_conv is on, but the device is {device}; expected {as_option('device', 'cpu')}, "
-            "or auto"
+            f"fast_conv is on, but the device is {device}; set device to cpu, or fast_conv to auto"
         )
     if fast_conv == "off" or device != "cpu":
         return 0

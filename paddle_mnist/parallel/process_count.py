@@ -6,7 +6,6 @@ from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import started_by_launcher
 from paddle_mnist.system.devices import chosen_gpus, gpu_count
 from paddle_mnist.system.machine import has_posix_processes, require_posix_processes, usable_cpus
-from paddle_mnist.system.program import as_option, option_name
 
 MIN_SAMPLES = 8  # of a batch, for a process to be worth it
 
@@ -19,9 +18,7 @@ def processes_to_start(options: Processes, device: str, batch_size: int) -> int:
     """
     count = _process_count(options, device, batch_size)
     if count > 1:
-        require_posix_processes(
-            f"{_number()} is {count}", as_option("nprocs", 1, "Processes(number=1)")
-        )
+        require_posix_processes(f"nprocs is {count}", "nprocs 1")
     if options.grad_shards:
         ShardSpec(options.grad_shards, world_size=count)  # raises, before a process is started
     return count
@@ -29,35 +26,30 @@ def processes_to_start(options: Processes, device: str, batch_size: int) -> int:
 
 def _process_count(options: Processes, device: str, batch_size: int) -> int:
     if started_by_launcher():
-        if options.number != 1 or options.gpus:
+        if options.nprocs != 1 or options.gpus:
             raise ConfigError(
-                f"{_number()} is {options.number or 'auto'}, gpus is {options.gpus}, but Paddle's "
+                f"nprocs is {options.nprocs or 'auto'}, gpus is {options.gpus}, but Paddle's "
                 "launch started this process; expected one of the two: give the numbers to launch "
                 "(--nproc_per_node, --gpus), or start with plain python"
             )
         return 1
     gpus = gpu_count()
-    if chosen := chosen_gpus(options.gpus, options.number if options.number > 1 else None):
+    if chosen := chosen_gpus(options.gpus, options.nprocs if options.nprocs > 1 else None):
         return len(chosen)
-    if options.number > 1 and ":" in device:
+    if options.nprocs > 1 and ":" in device:
         raise ConfigError(
-            f"device is {device!r}, one for {options.number} processes; expected auto or cpu, and "
-            + as_option("gpus", "0,1", 'Processes(gpus="0,1")')
-            + " to choose"
+            f"device is {device!r}, one for {options.nprocs} processes; expected auto or cpu, and "
+            "gpus, such as 0,1, to choose"
         )
     uses_gpus = bool(gpus) and device != "cpu"
-    if not options.number:
+    if not options.nprocs:
         return most_processes(options, batch_size, gpus if uses_gpus else usable_cpus())
-    if uses_gpus and options.number > gpus:
+    if uses_gpus and options.nprocs > gpus:
         raise DeviceError(
-            f"{_number()} is {options.number}, but Paddle sees {gpus} GPUs; expected one for each, "
-            f"or {as_option('device', 'cpu')}"
+            f"nprocs is {options.nprocs}, but Paddle sees {gpus} GPUs; expected one for each, "
+            "or device cpu"
         )
-    return options.number
-
-
-def _number() -> str:
-    return option_name("nprocs", "Processes: number")
+    return options.nprocs
 
 
 def most_processes(options: Processes, batch_size: int, places: int) -> int:

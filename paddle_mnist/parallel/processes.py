@@ -15,7 +15,7 @@ def auto_as_zero(value: Any) -> Any:
 class Processes(Options):
     """Options for how many processes train together, and how they divide a batch.
 
-    number: of processes to start; 0, or "auto": as many as the machine can use.
+    nprocs: the number of processes to start; 0, or "auto": as many as the machine can use.
     gpus: the GPU of each, such as "0,1".
     grad_shards: the number of parts of a batch whose gradients are added in a fixed order. Any
         number of processes that divides it gives the same bits.
@@ -24,10 +24,9 @@ class Processes(Options):
 
     heading = "device"
 
-    number: CountOrZero = option(
+    nprocs: CountOrZero = option(
         1,
         "number of processes, each computing a part of every batch; or auto",
-        flat="nprocs",
         parse=auto_as_zero,
     )
     gpus: Optional[str] = option(None, "GPUs to train on, such as 0,1, with one process each")

@@ -28,7 +28,6 @@ from paddle_mnist.errors import (
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import chosen_gpus, gpu_count, imported_before_paddle
 from paddle_mnist.system.machine import require_loopback, require_posix_processes, usable_cpus
-from paddle_mnist.system.program import as_option
 from paddle_mnist.system.surroundings import environment
 
 log = logging.getLogger("paddle_mnist")
@@ -75,7 +74,7 @@ def spawn(
     Raises DeviceError for GPUs that do not exist and where processes cannot connect, ConfigError
     for numbers that do not agree, and on a system without POSIX process groups and signals.
     """
-    require_posix_processes(f"nprocs is {nprocs}", as_option("nprocs", 1))
+    require_posix_processes(f"nprocs is {nprocs}", "nprocs 1")
     require_loopback()
     if gpus and selected_gpus and gpus != selected_gpus:
         raise ConfigError(

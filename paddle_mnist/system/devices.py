@@ -13,7 +13,6 @@ from typing import Any, Literal, Optional, cast
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
 from paddle_mnist.system.machine import memory_limit
-from paddle_mnist.system.program import as_option
 from paddle_mnist.system.surroundings import usable_home
 
 INSTALL = """\
@@ -160,12 +159,10 @@ def select_device(name: str = "auto") -> str:
     if not supported[kind]:
         raise DeviceError(
             f"device is {name!r}, but the installed Paddle is built without {kind.upper()}; "
-            f"use {as_option('device', 'cpu')}.\n{INSTALL_XPU if kind == 'xpu' else INSTALL}"
+            f"use device cpu.\n{INSTALL_XPU if kind == 'xpu' else INSTALL}"
         )
     if kind == "gpu" and int(number or 0) >= gpus:
-        raise DeviceError(
-            f"device is {name!r}, but Paddle sees {gpus} GPUs; use {as_option('device', 'cpu')}"
-        )
+        raise DeviceError(f"device is {name!r}, but Paddle sees {gpus} GPUs; use device cpu")
     paddle.device.set_device(name)
     return paddle.device.get_device()
 
@@ -191,7 +188,7 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
     if not device.startswith("gpu") or not paddle.amp.is_bfloat16_supported():
         raise DeviceError(
             f"amp is {level}, but the device, {device}, has no bfloat16; expected a GPU that has "
-            f"(NVIDIA's from Ampere on), or {as_option('amp', 'off')}"
+            f"(NVIDIA's from Ampere on), or amp off"
         )
     return functools.partial(
         paddle.amp.auto_cast,

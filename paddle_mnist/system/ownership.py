@@ -28,7 +28,6 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import PART, warn_once, write_atomically, writing
 from paddle_mnist.system.locks import NoLocksError, locked
 from paddle_mnist.system.processes import ProcessId, this_process
-from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -237,10 +236,9 @@ def _refuse_or_break(
             if break_after is not None and age >= break_after:
                 log.warning("%s: breaking the lock of %s%s", folder, _described(found), about)
                 return
-            given = as_option("break_lock_after", "SECONDS", "Saving(break_lock_after=SECONDS)")
             remedy = (
-                f"; whether it still runs cannot be seen from here: if not, pass {given}, or "
-                f"delete {folder / RECORD}" + (f" and {folder / LOCK}" if found.has_lock else "")
+                f"; whether it still runs cannot be seen from here: if not, set break_lock_after, "
+                f"or delete {folder / RECORD}" + (f" and {folder / LOCK}" if found.has_lock else "")
             )
     raise RunLockedError(
         f"{folder}: another process is training there{about}; wait for it, or choose {elsewhere}"

@@ -55,7 +55,7 @@ def supervise(
     Raises NoProgressError after three restarts in a row without progress, and ConfigError on a
     system without POSIX process groups and signals.
     """
-    require_posix_processes(f"max_restarts is {max_restarts}", "--max_restarts 0")
+    require_posix_processes(f"max_restarts is {max_restarts}", "max_restarts 0")
     with signals.handlers_installed(stop_signals), signals.deferred():
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):

@@ -23,7 +23,6 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
-from paddle_mnist.system.program import option_name
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
@@ -44,9 +43,8 @@ def _parse_resume(value: Any) -> Any:
 
 def _parse_output(value: Any) -> Any:
     if isinstance(value, str) and re.match(r"\w+://", value):
-        name = option_name("--mirror", "Saving(mirror=...)")
         raise ConfigError(  # which does not show what may be a password
-            f"output is a URL; expected a folder on this machine; {name} keeps a copy at a URL"
+            "output is a URL; expected a folder on this machine; mirror keeps a copy at a URL"
         )
     return value
 
@@ -269,8 +267,7 @@ class FitArguments(Options):
 
         import paddle
 
-        name = option_name("nprocs", "Processes: number")
-        several = f"{name} is {self.processes.number or 'auto'}"
+        several = f"nprocs is {self.processes.nprocs or 'auto'}"
         remedy = (
             "expected functions at the top level of a module, which the new processes import; or "
             "start with python -m paddle.distributed.launch, which takes everything"
@@ -291,7 +288,7 @@ class FitArguments(Options):
                     f"{several}, but {field.name} cannot be sent to other processes ({error}); "
                     f"{remedy}"
                 ) from error
-        return replace(self, processes=replace(self.processes, number=1, gpus=None))
+        return replace(self, processes=replace(self.processes, nprocs=1, gpus=None))
 
 
 def check_together(
@@ -300,18 +297,17 @@ def check_together(
     """Raise ConfigError for options of several groups that exclude each other."""
     is_path = resume not in ("auto", "off")
     if start and is_path:
-        flat = "init_from" if start.weights_only else "incremental_from"
         raise ConfigError(
-            f"resume is {resume!r} with {option_name(flat, 'start')}; expected at most one of them"
+            f"resume is {resume!r}, and {start.path} is to start from; expected at most one of them"
         )
     for callback in callbacks:
         if not callback.ends_with_best:
             continue
-        name = option_name("early_stop_patience", type(callback).__name__)
+        name = type(callback).__name__
         if not saving.keep_best:
             raise ConfigError(
-                f"{name} ends the training with its best checkpoint, but "
-                f"{option_name('keep_best is', 'Saving has keep_best')} off; expected keep_best on"
+                f"{name} ends the training with its best checkpoint, but keep_best is off; "
+                "expected keep_best on"
             )
         if is_path:
             raise ConfigError(

@@ -10,7 +10,6 @@ from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.parallel.world import join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
-from paddle_mnist.system.program import option_name
 from paddle_mnist.training.arguments import TASK, FitArguments
 from paddle_mnist.training.beginning import restored
 from paddle_mnist.training.callbacks import Training
@@ -92,21 +91,15 @@ def _check_saving(training: Training) -> None:
         )
     if saving.every_epochs:
         return
-    prefix = option_name("save_", "")
-    name = option_name("save_every_epochs", "Saving: every_epochs")
-    found = f"{name} is {saving.every_epochs}"
     if not inside_epochs:
         raise ConfigError(
-            f"{found}, but with this data a run can resume only from the end of an epoch; expected "
-            "at least 1, or a paddle.io.Dataset"
+            "Saving: every_epochs is 0, but with this data a run can resume only from "
+            "the end of an epoch; expected at least 1, or a paddle.io.Dataset"
         )
     if not (saving.every_steps or saving.every_seconds) and training.world.is_main_process:
         has_best = saving.keep_best and arguments.valid is not None
         log.warning(
-            "%s, without %severy_steps or %severy_seconds: a run that is killed loses all of its "
-            "progress%s",
-            found,
-            prefix,
-            prefix,
+            "Saving: every_epochs is 0, without every_steps or every_seconds: a run that is killed "
+            "loses all of its progress%s",
             " since its best epoch" if has_best else "",
         )

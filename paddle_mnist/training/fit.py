@@ -28,7 +28,6 @@ from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.program import as_option, in_command
 from paddle_mnist.system.surroundings import descriptors_open, usable_home
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.build import build_training
@@ -205,8 +204,8 @@ def fit(
                 return _fit_in_processes(arguments, nprocs)
             return _fit(arguments)
     except StoppedError as error:  # uncaught it ends the program silently, as a SystemExit
-        if not in_command():
-            log.info("%s", error)
+        log.info("%s", error)
+        error.is_logged = True
         raise
     finally:
         _running.release()
@@ -324,11 +323,10 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
     compared = [*code_comparison(training, checkpoint)]
     exception = f", except that of {listed(compared)}" if compared else ""
     log.info(
-        "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s%s",
-        as_option("override", "epochs"),
-        as_option("fresh"),
+        "this run is finished; to train longer, set more epochs and override epochs; to start "
+        "over, set fresh or choose %s; code is not compared%s",
         training.run.elsewhere(),
-        "" if in_command() else f"; code is not compared{exception}",
+        exception,
     )
     return result
 

@@ -8,7 +8,6 @@ from paddle_mnist.checkpoint.mirror import Copy
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import best_first
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.resume import check_config_unchanged
@@ -32,8 +31,8 @@ def fetch_newest(training: Training) -> Optional[Checkpoint]:
     newest = copy.checkpoints[-1] if copy.checkpoints else None
     if newest and arguments.resume == "off" and not local:
         raise ConfigError(
-            f"resume is off, but {run.mirror.url} holds {newest.name}; start over with "
-            f"{as_option('fresh')}, which moves it aside, or choose {another_mirror()}"
+            f"resume is off, but {run.mirror.url} holds {newest.name}; set fresh to start over, "
+            "which moves it aside, or choose another mirror"
         )
     if newest:
         check_config_unchanged(training, newest, where=run.mirror.url)
@@ -61,7 +60,7 @@ def _check_same_run(run: RunDirectory, local: Checkpoint, copy: Copy) -> None:
     if ids[0] != ids[1]:
         raise ConfigError(
             f"{copy.mirror.url} holds run {ids[1]}, but {run.path} is run {ids[0]}; choose "
-            f"{another_mirror()}, or start over with {as_option('fresh')}, which moves both aside"
+            "another mirror, or set fresh to start over, which moves both aside"
         )
 
 
@@ -78,7 +77,7 @@ def _is_older(run: RunDirectory, local: Checkpoint, copy: Copy) -> bool:
     raise ConfigError(
         f"{run.path} is at step {local.step} and {copy.mirror.url} at step {newest.step}, and both "
         f"went on from an earlier one; keep one of them: for the mirror's, move {run.path} away; "
-        f"for this one, choose {another_mirror()}"
+        "for this one, choose another mirror"
     )
 
 
@@ -109,7 +108,7 @@ def _download(
     if not run.checkpoints.all():
         raise CheckpointError(
             f"{copy.mirror.url}: no valid checkpoint there, and none in {run.path}; put a good one "
-            f"back, or start over with {as_option('fresh')}"
+            "back, or set fresh to start over"
         )
 
 

@@ -12,10 +12,9 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.state_dict import load_weights
-from paddle_mnist.system.program import weights_alone
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.start import StartFrom
 
@@ -111,7 +110,7 @@ def find_start(start: StartFrom) -> SavedWeights:
         raise CheckpointError(
             f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
-            f"to take the weights alone: {weights_alone(str(weights.path))}"
+            f"{WEIGHTS_ALONE}"
         )
     return replace(weights, checkpoint=weights.checkpoint.load_all())
 

@@ -34,7 +34,6 @@ from paddle_mnist.hidden_state.places import find, walk
 from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.files import writing
-from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.rehearsing import rehearsing
@@ -68,12 +67,11 @@ def rehearse(training: Training) -> None:
     if not loader.is_repeatable:
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
-    if not in_command():  # whose steps are quick, and have no prints of the user's
-        log.info(
-            "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and "
-            "more if they change what is neither weights nor optimizer",
-            STEPS,
-        )
+    log.info(
+        "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and more if "
+        "they change what is neither weights nor optimizer",
+        STEPS,
+    )
     with rehearsing(), generators_restored(), restored(data_snapshot(data)):
         is_repeatable = check_samples(loader, data, "the first batch")
         for split, valid in training.evaluator.datasets.items():

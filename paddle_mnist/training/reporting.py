@@ -15,7 +15,6 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, Options, option, split_names
 from paddle_mnist.plots.figure_files import FIGURES
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import PROGRAM
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.looking_inside import Watch
 from paddle_mnist.training.rehearsing import is_rehearsal
@@ -173,7 +172,9 @@ class VisualDL(Callback, Options):
     def _log_command(self, training: Training) -> None:
         """Log how to open the dashboard."""
         if self.pages:
-            log.info("dashboard: %s", shlex.join([PROGRAM, "dashboard", str(training.run.path)]))
+            log.info(
+                "dashboard: %s", shlex.join(["paddle-mnist", "dashboard", str(training.run.path)])
+            )
 
     def close(self) -> None:
         board, self._board = self._board, None

@@ -12,7 +12,6 @@ from paddle_mnist.checkpoint.names import find_checkpoint
 from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.options import flat_values, require_known
-from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.arguments import (
     CODE,
     ENGINE_OPTIONS,
@@ -52,8 +51,8 @@ def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[C
     checkpoint = newest
     if resume == "off" and newest:
         raise ConfigError(
-            f"resume is off, but {run.path} holds {newest.name}; start over with "
-            f"{as_option('fresh')}, which moves it aside, or choose {run.elsewhere()}"
+            f"resume is off, but {run.path} holds {newest.name}; set fresh to start over, which "
+            f"moves it aside, or choose {run.elsewhere()}"
         )
     if resume not in ("auto", "off"):
         checkpoint = newest or find_checkpoint(resume, run).load_all()
@@ -87,13 +86,13 @@ def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
     if run.config.exists() and folder.is_symlink() and not folder.exists():
         raise CheckpointError(
             f"{folder}: links to {os.readlink(folder)}, which is not there; mount its disk, or "
-            f"start over with {as_option('fresh')}"
+            "set fresh to start over"
         )
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(
             f"{run.checkpoints.folder}: a run was trained here, but no manifest is there; put its "
-            f"checkpoints back, or start over with {as_option('fresh')}"
+            "checkpoints back, or set fresh to start over"
         )
     for path in orphans:
         log.warning(
@@ -139,7 +138,7 @@ def check_config_unchanged(
                 "what these return with sorted(); then every call has the same"
             )
         is_of_mirror = run.mirror is not None and where == run.mirror.url
-        elsewhere = another_mirror() if is_of_mirror else run.elsewhere()
+        elsewhere = "another mirror" if is_of_mirror else run.elsewhere()
         lines.append(_ways_out(names, where == str(checkpoint.path), elsewhere))
         raise ConfigError(f"{where} holds a run with other values:\n" + "\n".join(lines))
     comparison = code_comparison(training, checkpoint).items()
@@ -234,7 +233,7 @@ def _ways_out(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
     """
     ways = ["keep its values"]
     if not is_named:
-        ways = [f"start over with {as_option('fresh')} (moves it aside)"]
+        ways = ["set fresh to start over (moves it aside)"]
         ways.append(f"choose {elsewhere}")
     reason = ""
     # With other labels for the same samples, a net would unlearn what it has learned.
@@ -246,8 +245,7 @@ def _ways_out(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
         shortest = [
             name if groups.count(group) == 1 else group for name, group in zip(changed, groups)
         ]
-        option = as_option("override", ",".join(dict.fromkeys(shortest)))
-        ways.append(f"change the run on purpose with {option}")
+        ways.append(f"to change the run on purpose, override {','.join(dict.fromkeys(shortest))}")
     *first, last = ways
     text = ", ".join([*first, f"or {last}" if first else last]) + reason
     return text[0].upper() + text[1:]

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, PathStr, option
-from paddle_mnist.system.program import option_name
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class StartFrom(Options):
 
     def check(self) -> None:
         if self.partial and not self.weights_only:
-            name = option_name("init_partial", "StartFrom: partial")
-            needed = option_name("init_from", "weights_only")
-            raise ConfigError(f"{name} is on without {needed}; expected both or neither")
+            raise ConfigError(
+                "partial is on without weights_only (as init_partial without init_from); expected "
+                "both or neither"
+            )

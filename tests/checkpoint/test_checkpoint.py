@@ -181,7 +181,7 @@ def test_load_checkpoint_of_another_optimizer_raises_one_line(store):
             trained(WIDTHS, [], start, loaded)
         message = str(caught.value)
         assert f"the optimizers differ: Adam there, {loaded} now" in message
-        assert "weights_only=True" in message and "\n" not in message
+        assert "weights_only" in message and "\n" not in message
 
 
 @pytest.mark.parametrize(

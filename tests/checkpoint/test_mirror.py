@@ -150,7 +150,7 @@ def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
     changed = r"(?s)seed: 5 in the run.*choose another mirror, or"
     with pytest.raises(ConfigError, match=changed):
         run(tmp_path / "two", url, seed=6)
-    with pytest.raises(ConfigError, match=r"resume is off, but .*fresh=True"):
+    with pytest.raises(ConfigError, match=r"resume is off, but .*set fresh"):
         run(tmp_path / "two", url, resume="off")
     run_until(3, tmp_path / "other", None)
     with pytest.raises(ConfigError, match=r"holds run .* but .* is run "):

@@ -13,8 +13,8 @@ import pytest
 from conftest import ROOT
 
 import paddle_mnist
+from paddle_mnist.commands._dispatch import COMMANDS, module_name
 from paddle_mnist.mnist.config import FLAT_OPTIONS
-from paddle_mnist.system.program import COMMANDS, module_name
 
 
 def command(name):

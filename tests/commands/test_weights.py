@@ -190,7 +190,7 @@ def test_finished_run_without_its_checkpoint_has_its_weights(place, tiny, comman
     Path(RUN, "checkpoints", best + lost).write_text("hello")
     assert same(checkpoint.load(RUN), f"{RUN}/mnist.pdparams")
     error = command("train", "--incremental_from", RUN, "--data", tiny, "--output", "x", expect=4)
-    assert "weights alone" in error and "--init_from" in error
+    assert "weights alone" in error and "init_from" in error
 
 
 # ------------------------------------------------------------------ the newest run

@@ -164,6 +164,6 @@ def test_options_that_model_arts_appends_are_understood():
         "-o nprocs=2 device=gpu:0 data=/d --output=/o --num-gpus=0": ("/d", "/o", 1, "cpu"),
     }.items():
         config = parse("--recipe", "default", *argv.split())
-        found = (config.images.data, config.output, config.processes.number, config.device)
+        found = (config.images.data, config.output, config.processes.nprocs, config.device)
         assert found == expected
         assert not re.search("num_gpus|train_url|data_url", config.as_yaml())

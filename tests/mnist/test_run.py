@@ -89,7 +89,7 @@ def test_run_directory_holds_what_is_promised(run_of_command):
 def test_finished_run_prints_its_result_and_trains_nothing(train, trained):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("mnist*")}
     output = train().stdout
-    assert "this run is finished" in output and "--fresh" in output
+    assert "this run is finished" in output and "set fresh" in output
     assert "eval accuracy 1.0000" in output and "lr " not in output
     assert before == {path: path.stat().st_mtime_ns for path in trained.rglob("mnist*")}
 
@@ -125,7 +125,7 @@ def test_suspended_run_whose_lock_is_broken_exits_with_75(train, tmp_path, tiny,
     record.write_text(json.dumps(values))
     os.utime(record, (0, 0))
     error = train(expect=75).stderr
-    assert f"process {process.pid} on host gone-node" in error and "--break_lock_after" in error
+    assert f"process {process.pid} on host gone-node" in error and "break_lock_after" in error
     assert "breaking the lock of" in train("--break_lock_after", "3600").stdout
     process.send_signal(signal.SIGCONT)
     output, _ = process.communicate(timeout=60)
@@ -157,7 +157,8 @@ def test_changed_command_exits_with_2_and_a_diff(train, trained, tmp_path):
     error = train("--epochs", "4", "--seed", "5", "--data", other, expect=2).stderr
     assert "  epochs: 3 in the run, 4 now" in error and "  seed: 1 in the run, 5 now" in error
     assert "  data: '" in error and "valid" not in error
-    assert all(way in error for way in ("--fresh", "--output", "--override epochs,seed,data"))
+    ways = ("fresh to start over", "another output", "override epochs,seed,data")
+    assert all(way in error for way in ways)
     again = train("--log_every", "3")  # what does not decide the result may change
     assert "this run is finished" in again.stdout
 
@@ -166,7 +167,10 @@ def test_override_changes_rate_and_epochs_of_a_run(train, tmp_path):
     options = ("--lr_schedule", "constant", "--log_every", "1")
     train(*options, "--epochs", "1", "--learning_rate", "0.01")
     changed = (*options, "--epochs", "2", "--learning_rate", "0.002")
-    assert "--override learning_rate\n" in train(*changed, "--override", "epochs", expect=2).stderr
+    assert (
+        "purpose, override learning_rate\n"
+        in train(*changed, "--override", "epochs", expect=2).stderr
+    )
     train(*changed, "--override", "learning_rate,epochs")
     rates = [entry["value"] for entry in metrics(tmp_path / "run", "train/lr")]
     assert rates == [0.01] * 10 + [0.002] * 10
@@ -189,7 +193,7 @@ def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):
 
 def test_resume_from_a_path_starts_a_new_run(train, trained, tmp_path, run_of_command):
     first = "run/checkpoints/mnist_epoch0"
-    assert "another --output" in train("--resume", first, expect=2).stderr
+    assert "another output" in train("--resume", first, expect=2).stderr
     train("--resume", first, "--output", "there")
     same_end(tmp_path / "there", run_of_command)
     assert "this run is finished" in train("--resume", first, "--output", "there").stdout

@@ -16,9 +16,9 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist.commands import run_command
+from paddle_mnist.commands._dispatch import module_name
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.mnist.infer import pretrained_predictor
-from paddle_mnist.system.program import module_name
 from paddle_mnist.system.surroundings import remove_temporary_homes, usable_home
 
 PICTURE = str(ROOT / "tests/pictures/0-00.jpg")
