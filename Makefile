@@ -3,6 +3,7 @@
 # make check   check the style and the types alone
 # make coverage   make test, and what it executes of the package
 # make test-release   every test, before a release; PART=2/4 runs a quarter of the slow ones alone
+# make upstream   try what of Paddle and VisualDL is worked around: still there, or fixed
 # make docs    build the documentation in English and Chinese; warnings are errors.
 #              REPOSITORY_URL=https://github.com/NAME/paddle_mnist adds links to source and editing
 PYTHON ?= python3
@@ -21,7 +22,7 @@ SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-g
 # The many processes of the tests compile the package once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test check coverage test-slow test-servers test-release docs clean
+.PHONY: train test check coverage test-slow test-servers test-release upstream docs clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)
 
@@ -47,6 +48,11 @@ test-release: THOROUGH = --thorough
 test-release: $(if $(PART),,check coverage test-servers) $(VENV)/.installed-slow
 	$(RUN)/python -m pytest -n 3 -m "slow or release" --durations 20 $(THOROUGH) \
 		$(if $(PART),--part $(PART)) $(ARGS)
+	$(if $(PART),,$(MAKE) upstream)
+
+upstream: $(VENV)/.installed-test
+	@for script in tools/upstream/*.py; do \
+		echo "$$script: $$($(RUN)/python $$script 2>/dev/null)"; done
 
 test-servers:
 	$(MAKE) $(VENV)-servers/.installed-test VENV=$(VENV)-servers PYTHON='$(PYTHON_OF_SERVERS)' \

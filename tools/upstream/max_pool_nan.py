@@ -1,0 +1,7 @@
+"""Max pooling drops a NaN that stands beside numbers."""
+
+import paddle
+
+image = paddle.to_tensor([[[[1.0, float("nan")], [2.0, 3.0]]]])
+pooled = paddle.nn.functional.max_pool2d(image, 2)
+print("fixed" if paddle.isnan(pooled).all() else "still there")

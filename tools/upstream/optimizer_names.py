@@ -1,0 +1,20 @@
+"""An optimizer takes the state of differently named parameters silently, and trains without it."""
+
+import paddle
+
+
+def trained(steps):
+    layer = paddle.nn.Linear(2, 2)
+    optimizer = paddle.optimizer.Adam(0.1, parameters=layer.parameters())
+    for _ in range(steps):
+        layer(paddle.ones([1, 2])).sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+saved, other = trained(1).state_dict(), trained(0)
+try:
+    other.set_state_dict(saved)
+    print("still there")
+except Exception:
+    print("fixed")

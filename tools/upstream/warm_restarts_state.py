@@ -1,0 +1,13 @@
+"""CosineAnnealingWarmRestarts' state_dict lacks where it is between two restarts."""
+
+import paddle
+
+schedule, other = (
+    paddle.optimizer.lr.CosineAnnealingWarmRestarts(0.1, T_0=3, T_mult=2) for _ in range(2)
+)
+for _ in range(4):
+    schedule.step()
+other.set_state_dict(schedule.state_dict())
+for one in (schedule, other) * 3:
+    one.step()
+print("fixed" if schedule.get_lr() == other.get_lr() else "still there")
