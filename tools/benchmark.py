@@ -22,7 +22,7 @@ from measuring.sources import as_json
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.images import open_data
 
 MODULES = {  # in `benchmarks`, by the names of their tables
     "data": "data",

@@ -64,8 +64,7 @@ from reproduction.workspace import Scale, Workspace
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
-from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.system.devices import require_paddle
 from paddle_mnist.system.files import write_atomically
 
@@ -92,7 +91,7 @@ RESULTS = ROOT / "docs/reproduction"
 GLOSSARY = "docs/zh/tables.yaml"
 
 
-def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Claim]) -> int:
+def measure_and_write(args: argparse.Namespace, data: Images, chosen: Sequence[Claim]) -> int:
     """Measure what the chosen claims lack; write figures, pages and pictures, and check the pages.
 
     With `--quick` and `--anew`, below OUTPUT: copies of the pages, in the repository's layout.
@@ -137,7 +136,7 @@ def all_reports(workspace: Workspace) -> dict[str, Report]:
     return {claim.id: claim.report(workspace, seconds) for claim in CLAIMS}
 
 
-def draw(reports: Mapping[str, Report], data: Data, folder: Path) -> None:
+def draw(reports: Mapping[str, Report], data: Images, folder: Path) -> None:
     figures = {
         f"reproduction-{claim.id}": claim.draw(reports[claim.id], data)
         for claim in CLAIMS
@@ -222,7 +221,7 @@ def main(argv) -> int:
     return measure_and_write(args, data, claims) if claims else 0
 
 
-def open_images(args: argparse.Namespace, chosen: Sequence[str]) -> Data:
+def open_images(args: argparse.Namespace, chosen: Sequence[str]) -> Images:
     """Open what `--data` names, if the chosen measurements may be of it."""
     require_paddle()
     data = open_data(args.data)

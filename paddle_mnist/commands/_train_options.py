@@ -17,7 +17,7 @@ from paddle_mnist.mnist.config import (
     read_recipe,
     recipes,
 )
-from paddle_mnist.mnist.sources import DIGITS_SOURCE, find_source
+from paddle_mnist.mnist.sources import find_source
 from paddle_mnist.options import FlatOption, require_known
 from paddle_mnist.system.yaml_reader import read_yaml
 
@@ -100,7 +100,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     recipe = args.recipe[0] if args.recipe else None if args.config else "default"
     if not args.recipe and not args.config:
         TrainConfig(**options)  # errors in the options come before the search for data
-        if find_source(options.get("data", "auto")) is DIGITS_SOURCE:
+        if not find_source(options.get("data", "auto")).path:  # the embedded digits
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}

@@ -11,8 +11,8 @@ import paddle
 
 from paddle_mnist.data.sampler import BatchSampler
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import CLASSES, Data
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.arrays import CLASSES
+from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.parallel.world import World, current_world
 
 Batches = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -25,7 +25,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
 
     mode: "train", "valid" or "eval" (50,000 / 10,000 / 10,000 on MNIST).
     data: "auto", "digits", the path of a file or folder (see `mnist.sources.find_source`), or
-        the `Data` that `open_data` returned.
+        the `Images` that `open_data` returned.
     limit: keep only the first N images, in the order of the source (see `limit_warning`).
 
     Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1].
@@ -35,11 +35,11 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
     def __init__(
         self,
         mode: str = "train",
-        data: Union[str, Path, Data] = "auto",
+        data: Union[str, Path, Images] = "auto",
         limit: Optional[int] = None,
     ):
         super().__init__()
-        if not isinstance(data, Data):
+        if not isinstance(data, Images):
             data = open_data(os.fspath(data))
         if limit is not None and limit < 1:
             raise ConfigError(f"limit is {limit}; expected at least 1, or None for all")
@@ -50,7 +50,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         self._length = min(len(self._split), limit or len(self._split))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the images, which `Data` opens again in another process."""
+        """Leave out the images, which `Images` opens again in another process."""
         return {name: value for name, value in vars(self).items() if name != "_split"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,12 +8,11 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import Evaluation, evaluate
 from paddle_mnist.mnist.export import DigitNet, is_tutorials
+from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.mnist.own_nets import OwnNet, load_net
@@ -81,7 +80,7 @@ def _say_what_the_run_used(weights: SavedWeights, dataset: MnistDataset) -> None
         )
 
 
-def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Data:
+def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
     """Open `data`, or without it the images of the weights' run, which must be the same still."""
     if data:
         return open_data(data)

@@ -17,7 +17,7 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.images import open_data
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.state_dict import NAME_TABLE

@@ -14,26 +14,23 @@ from paddle_mnist.mnist.arrays import CLASSES, SIZE, SPLIT_NAMES, Split
 from paddle_mnist.mnist.readers import MAX_TEXT, make_split, open_unpacked
 
 PIXELS = SIZE * SIZE
-ROWS = 1000  # that are parsed at a time
-BLOCK = 1 << 20  # bytes of text per read
+BLOCK = 4 << 20  # bytes of text per read; the rows in it are parsed at once
 MAX_LIST = 8_000_000  # bytes of text in a list of numbers
-MAX_ROW = 64 << 10  # bytes of text in a row of 784 numbers; a longer one is parsed at once
 
 JSON_FORM = "[[images, labels], ...] for train, valid, eval, with rows of 784 numbers"
 
-# What stands between two lists of numbers, without white space.
-STARTS = (b"[[[[", b"],[[[", b"],[[[")  # before the first row of each split
-NEXT_ROW, LABELS, END = b",[", b"],[", b"]] (the end of the file)"
+# What stands before the first row of each split, and after its last.
+_STARTS = [re.compile(rb"\s*\[\s*\[\s*\[\s*")] + 2 * [re.compile(rb"\s*,\s*\[\s*\[\s*")]
+_IMAGES_END = re.compile(rb"\]\s*\]")
+_LABELS = re.compile(rb"\s*,\s*(\[[^]]*\])\s*\]")
+_END = re.compile(rb"\s*\]\s*")
 
-_ROW = msgspec.json.Decoder(
-    Annotated[
-        list[Annotated[float, msgspec.Meta(ge=0, le=1)]],
-        msgspec.Meta(min_length=PIXELS, max_length=PIXELS),
-    ]
-)
-_LABELS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0, le=CLASSES - 1)]])
-
-Rows = tuple[np.ndarray, Optional[int]]  # uint8 [n, 784] and divisor, or float32 and None
+_Row = Annotated[
+    list[Annotated[float, msgspec.Meta(ge=0, le=1)]],
+    msgspec.Meta(min_length=PIXELS, max_length=PIXELS),
+]
+_Labels = list[Annotated[int, msgspec.Meta(ge=0, le=CLASSES - 1)]]
+_Rows = tuple[np.ndarray, Optional[int]]  # uint8 [n, 784] and divisor, or float32 and None
 
 
 def read_json(path: Path) -> dict[str, Split]:
@@ -42,114 +39,109 @@ def read_json(path: Path) -> dict[str, Split]:
     Images are rows of 784 numbers in 0..1. They are kept as uint8 if all pixels of the file are
     k/256 or all are k/255, else as float32.
     """
+    blocks: dict[str, list[_Rows]] = {}
+    labels = {}
+    parser = simdjson.Parser()  # it keeps its memory: a new one for each block takes longer
     with open_unpacked(path) as stream:
-        lists = _lists_of_numbers(path, stream)
-        splits = {
-            mode: _read_split(lists, start, f"{path}: {mode}")
-            for mode, start in zip(SPLIT_NAMES, STARTS)
-        }
-        _expect(END, next(lists)[0], f"{path}: at the end")
-    divisors = {divisor for blocks, _ in splits.values() for _, divisor in blocks}
+        text = _Text(path, stream)
+        for mode, start in zip(SPLIT_NAMES, _STARTS):
+            where, count = f"{path}: {mode} images", 0
+            text.take(start, where)
+            blocks[mode] = []
+            for rows in text.rows(where):
+                values = _parse(parser, rows, count, where)
+                blocks[mode].append(_to_uint8(values))
+                count += len(values)
+            where = f"{path}: {mode} labels"
+            labels[mode] = _decode(text.take(_LABELS, where)[1], _Labels, where)
+        text.take(_END, path)
+        if text.read() or text.unread:
+            raise text.error(path)
+    divisors = {divisor for rows in blocks.values() for _, divisor in rows}
     divisor = divisors.pop() if len(divisors) == 1 else None
     return {
-        mode: make_split(_join(blocks, divisor), labels, divisor, f"{path}: {mode}")
-        for mode, (blocks, labels) in splits.items()
+        mode: make_split(
+            _join(rows, divisor), np.array(labels[mode], np.uint8), divisor, f"{path}: {mode}"
+        )
+        for mode, rows in blocks.items()
     }
 
 
-def _lists_of_numbers(path: Path, stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the text of each list without a list in it, after what stands before it.
+class _Text:
+    """The text of a file, taken piece by piece. unread: the part that has not been taken yet."""
 
-    `[[[[1], [2]], [7, 8]]]` gives `[[[[` and `1`, `,[` and `2`, `],[` and `7, 8`, and last `]]` and
-    a note that this is the end of the file.
-    """
-    size, rest = 0, b""
-    before: list[bytes] = []
-    while block := stream.read(BLOCK):
-        size += len(block)
-        if size > MAX_TEXT:
-            raise DataError(f"{path}: unpacks to more than {MAX_TEXT} bytes; expected {JSON_FORM}")
-        *pieces, rest = (rest + block).split(b"]")
-        for piece in pieces:
-            opening, bracket, numbers = piece.rpartition(b"[")
-            if bracket:
-                yield _without_space([*before, opening, bracket]), numbers
-                before = []
-            else:
-                before += piece, b"]"
-        if len(rest) > MAX_LIST or len(before) > MAX_ROW:
-            raise DataError(f"{path}: a list of over {MAX_LIST} bytes; expected {JSON_FORM}")
-    yield _without_space([*before, rest]) + b" (the end of the file)", b""
+    def __init__(self, path: Path, stream: BinaryIO):
+        self.path, self.stream = path, stream
+        self.unread = b""
+        self._size = 0
 
+    def read(self) -> bool:
+        """Read more of the file; return whether there was more. Raises DataError."""
+        block = self.stream.read(BLOCK)
+        self._size += len(block)
+        if self._size > MAX_TEXT:
+            raise DataError(f"{self.path}: unpacks to more than {MAX_TEXT} bytes")
+        self.unread += block
+        return bool(block)
 
-def _without_space(pieces: list[bytes]) -> bytes:
-    return b"".join(b"".join(pieces).split())
+    def error(self, where: object) -> DataError:
+        found = self.unread[:40].decode("latin1") or "the end of the file"
+        return DataError(f"{where}: {found!r}; expected {JSON_FORM}")
 
+    def take(self, pattern: "re.Pattern[bytes]", where: object) -> "re.Match[bytes]":
+        """Take what a pattern matches. Raises DataError if something else follows."""
+        while not (match := pattern.match(self.unread)):
+            if len(self.unread) > MAX_LIST or not self.read():
+                raise self.error(where)
+        self.unread = self.unread[match.end() :]
+        return match
 
-def _expect(expected: bytes, found: bytes, where: str) -> None:
-    if found != expected:
-        raise DataError(
-            f"{where}: {found.decode('latin1')!r:.60}; expected {expected.decode()!r}: {JSON_FORM}"
-        )
-
-
-def _read_split(
-    lists: Iterator[tuple[bytes, bytes]], start: bytes, where: str
-) -> tuple[list[Rows], np.ndarray]:
-    """Read the images of a split, in blocks, and its labels."""
-    parser = simdjson.Parser()  # it keeps its memory: a new one for each block takes longer
-    before, numbers = next(lists)
-    _expect(start, before, f"{where} images")
-    blocks: list[Rows] = []
-    rows: list[bytes] = []
-    number, before = 0, NEXT_ROW
-    while before == NEXT_ROW:
-        rows.append(numbers)
-        number += 1
-        before, numbers = next(lists)
-        if len(rows) == ROWS or len(rows[-1]) > MAX_ROW or before != NEXT_ROW:
-            values = _parse(parser, rows, number - len(rows), f"{where} images")
-            blocks.append(_to_uint8(values))
-            rows = []
-    _expect(LABELS, before, f"{where}, after the images")
-    try:
-        labels = _LABELS.decode(b"[" + numbers + b"]")
-    except msgspec.DecodeError as error:
-        raise DataError(f"{where} labels: {_explain(error, numbers)}") from error
-    return blocks, np.array(labels, np.uint8)
+    def rows(self, where: str) -> Iterator[bytes]:
+        """Take the rows of a split, and the bracket after them; yield those of a block together."""
+        while not (end := _IMAGES_END.search(self.unread)):
+            last = self.unread.rfind(b"[")  # that row may continue in the next block
+            if last > 0:
+                yield self.unread[:last].rstrip(b", \t\r\n")
+                self.unread = self.unread[last:]
+            if len(self.unread) > MAX_LIST or not self.read():
+                raise self.error(where)
+        yield self.unread[: end.start() + 1]
+        self.unread = self.unread[end.end() :]
 
 
-def _parse(parser: simdjson.Parser, rows: list[bytes], first: int, where: str) -> np.ndarray:
+def _parse(parser: simdjson.Parser, rows: bytes, first: int, where: str) -> np.ndarray:
     """Return the numbers of rows, float64 [n, 784]. first: the number of the first row."""
+    text = b"[%b]" % rows
     try:
         # Not msgspec, which makes an object of each number: that takes twice the time.
-        document: Any = parser.parse(b"[[" + b"],[".join(rows) + b"]]")
+        document: Any = parser.parse(text)
         values = np.frombuffer(document.as_buffer(of_type="d"))
         if all(len(row) == PIXELS for row in document) and 0 <= values.min() <= values.max() <= 1:
             return values.reshape(-1, PIXELS)
     except (ValueError, TypeError, RuntimeError):  # the last for numbers of 20 digits
         pass
-    for number, row in enumerate(rows, first):
-        try:
-            _ROW.decode(b"[" + row + b"]")
-        except msgspec.DecodeError as error:
-            raise DataError(f"{where}, row {number}: {_explain(error, row)}") from error
+    for number, row in enumerate(re.findall(rb"\[[^]]*\]?", rows), first):
+        _decode(row, _Row, f"{where}, row {number}")
     raise DataError(f"{where}, after row {first}: not numbers; expected {JSON_FORM}")
 
 
-def _explain(error: msgspec.DecodeError, text: bytes) -> str:
-    """Return the message of msgspec with what is at the place that it names."""
-    message = str(error)
-    if index := re.search(r"\$\[(\d+)\]", message):
-        found = text.split(b",")[int(index[1])].strip()
-    elif byte := re.search(r"\(byte (\d+)\)", message):
-        found = text[int(byte[1]) - 1 :]  # it counts the bracket before the text
-    else:
-        found = b"%d values" % (text.count(b",") + 1)
-    return f"{message}; found {found.decode('latin1')!r:.40}"
+def _decode(text: bytes, kind: Any, where: str) -> Any:
+    """Return a list of numbers. Raises DataError with the place, and the value that is there."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        message = str(error)
+        if index := re.search(r"\$\[(\d+)\]", message):
+            found = text.strip(b"[]").split(b",")[int(index[1])].strip()
+        elif byte := re.search(r"\(byte (\d+)\)", message):
+            found = text[int(byte[1]) :]
+        else:
+            found = b"%d values" % (text.count(b",") + 1)
+        shown = found.decode("latin1")
+        raise DataError(f"{where}: {message}; found {shown!r:.40}") from error
 
 
-def _to_uint8(values: np.ndarray) -> Rows:
+def _to_uint8(values: np.ndarray) -> _Rows:
     """Return (uint8, divisor) if that gives the same float32s back, else (float32, None)."""
     for divisor, exact in ((256, np.float64), (255, np.float32)):
         # k/256 is written exactly, with few digits; k/255 was rounded, to float32 at best
@@ -159,7 +151,7 @@ def _to_uint8(values: np.ndarray) -> Rows:
     return values.astype(np.float32), None
 
 
-def _join(blocks: list[Rows], divisor: Optional[int]) -> np.ndarray:
+def _join(blocks: list[_Rows], divisor: Optional[int]) -> np.ndarray:
     """Return the images of a split, [N, 28, 28]; float32 unless all have the same divisor."""
     rows = [
         block if block_divisor == divisor else block.astype(np.float32) / np.float32(block_divisor)

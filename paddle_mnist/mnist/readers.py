@@ -1,14 +1,17 @@
-"""Opens files of images, and reads those of the IDX format and the names of the classes.
+"""Opens files of images, and reads IDX, CSV and npz files.
 
 A file is read as a stream and never trusted: how much it may unpack to is bounded, so that a small
 file cannot fill the memory. Every fault is a DataError that names file, place, the value found and
-what was expected. `json_reader`, `npz_reader`, `csv_reader` and `embedded_digits` read the other
-sources.
+what was expected. `json_reader` and `embedded_digits` read the other sources.
 """
 
 import contextlib
 import gzip
+import io
+import re
 import struct
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Optional, cast
@@ -18,12 +21,10 @@ from isal import igzip_threaded, isal_zlib
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split
-from paddle_mnist.system.text import decode
 
 MAX_IMAGES = 1_000_000  # in a file; MNIST has 60,000
 MAX_TEXT = 1 << 30  # bytes that a text may unpack to; the AI Studio file has 0.34e9
 VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
-MAX_NAME = 40  # characters in the name of a class
 
 # As they are: ISA-L declares an instance of the error, and no types of `open`.
 UNPACKING_ERROR = cast(type[Exception], isal_zlib.error)
@@ -148,28 +149,147 @@ def _read_idx_file(path: Path, magic: int, row_shape: tuple[int, ...]) -> np.nda
     return np.frombuffer(body, np.uint8).reshape(count, *row_shape)
 
 
-# ------------------------------------------------------------------ names of the classes
+# ------------------------------------------------------------------ CSV files
+
+CSV_COLUMNS = 1 + SIZE * SIZE
+MAX_LINE = 64 << 10  # bytes
+
+CSV_FORM = f"a label, 0..{CLASSES - 1}, and {SIZE * SIZE} pixels, 0..255, in each line"
 
 
-def read_class_names(path: Optional[Path]) -> tuple[str, ...]:
-    """Read a `classes.txt`: a name per line for the labels 0 to 9; () if there is no file.
+def count_columns(path: Path) -> int:
+    """Return the number of values in the first line of a CSV file. Raises DataError."""
+    with open_unpacked(path) as stream:
+        return stream.readline(MAX_LINE).count(b",") + 1
 
-    Blank lines at the end are ignored. Raises DataError for anything but ten different names.
+
+def read_csv(train: Path, test: Optional[Path] = None) -> dict[str, Split]:
+    """Read the training images, and the eval split if its labels are known; a pixel k is k/256.
+
+    Without a test file with labels, the training file is divided into all three splits, 5 to 1
+    to 1, as in MNIST.
     """
-    if path is None or not path.exists():
-        return ()
+    training = _read_csv_file(train)
+    if test:
+        return {**divide(training, str(train)), "eval": _read_csv_file(test)}
+    return divide(training, str(train), ("valid", "eval"))
+
+
+def _read_csv_file(path: Path) -> Split:
+    with open_unpacked(path) as stream, warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 warns, and takes 0.5 for 0
+        warnings.simplefilter("ignore", UserWarning)  # of an empty file
+        number = 0  # of the line that was read last
+
+        def lines() -> Iterator[bytes]:
+            nonlocal number
+            size = 0
+            # A longer line counts as several, and so has the wrong number of columns.
+            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), 1):
+                size += len(line)
+                if size > MAX_TEXT:
+                    raise ValueError(f"unpacks to more than {MAX_TEXT} bytes")
+                if not (line.isspace() or (number == 1 and _is_csv_header(line))):
+                    yield line.removeprefix(b"\xef\xbb\xbf")
+
+        try:
+            rows = np.loadtxt(lines(), np.uint8, delimiter=",", comments=None, ndmin=2)
+            if rows.size == 0 or rows.shape[1] != CSV_COLUMNS:
+                raise ValueError(f"{rows.shape[1] if rows.size else 0} columns")
+        except (ValueError, DeprecationWarning) as error:
+            # NumPy counts rows from 0, without the header.
+            message = re.sub(r" at row \d+(; .*)?", "", str(error)).rstrip(".")
+            raise DataError(f"{path}, line {number}: {message}; expected {CSV_FORM}") from error
+    images = np.ascontiguousarray(rows[:, 1:]).reshape(-1, SIZE, SIZE)
+    return make_split(images, rows[:, 0].copy(), 256, str(path))
+
+
+def _is_csv_header(line: bytes) -> bool:
+    """Return whether a line names the columns. Raises ValueError if a label is not the first."""
+    names = [name.strip(b" \r\n\"'") for name in line.removeprefix(b"\xef\xbb\xbf").split(b",")]
+    if names[0].isdigit():
+        return False
+    if names[0].lower() != b"label" or len(names) != CSV_COLUMNS:
+        first = names[0].decode("latin1")
+        raise ValueError(f"{len(names)} columns, the first of them {first!r:.40}")
+    return True
+
+
+# ------------------------------------------------------------------ npz files
+
+NPZ_KEYS = ("x_train", "y_train", "x_test", "y_test")
+MAX_ARRAY = 256 << 20  # bytes; MNIST's training images have 47e6
+
+# Of a damaged archive.
+_NPZ_ERRORS = (
+    zipfile.BadZipFile,
+    struct.error,
+    ValueError,  # an offset before the beginning, for example
+    OverflowError,
+    NotImplementedError,  # of zipfile, for a version of the format that it does not know
+)
+_read_array: Callable[..., np.ndarray] = np.lib.format.read_array
+
+
+def read_npz(path: Path) -> dict[str, Split]:
+    """Read Keras's `mnist.npz`: NumPy arrays in a zip archive; a pixel k is k/256."""
     with open_unpacked(path) as file:
-        content = file.read(4096)  # more than ten names can take
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if not set(NPZ_KEYS) <= set(members):
+                raise DataError(
+                    f"{path}: {', '.join(members) or 'no arrays'}; expected {', '.join(NPZ_KEYS)}"
+                )
+            arrays = {key: _read_member(f"{path}: {key}", file, members[key]) for key in NPZ_KEYS}
+        # Of zipfile and struct, which fail in many ways where a file is damaged.
+        except (
+            zipfile.BadZipFile,
+            struct.error,
+            ValueError,
+            OverflowError,
+            NotImplementedError,
+        ) as error:
+            raise DataError(f"{path}: damaged file ({error}); fetch it again") from error
+    training = make_split(arrays["x_train"], arrays["y_train"], 256, f"{path}: x_train")
+    test = make_split(arrays["x_test"], arrays["y_test"], 256, f"{path}: x_test")
+    return {**divide(training, str(path)), "eval": test}
+
+
+def _read_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> np.ndarray:
+    """Read x, uint8 [N, 28, 28], or y, whole numbers [N]. Nothing is ever unpickled."""
+    content = io.BytesIO(_unpack_member(where, file, info))
     try:
-        names = [line.strip() for line in decode(content).rstrip().splitlines()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: {error.reason}; expected text in UTF-8") from error
-    invalid = [name for name in names if not 0 < len(name) <= MAX_NAME or not name.isprintable()]
-    if len(set(names)) != CLASSES or len(names) != CLASSES or invalid:
-        found = f"{invalid[0]!r:.60}" if invalid else f"{len(set(names))} names"
+        array = _read_array(content, allow_pickle=False)
+    except Exception as error:  # NumPy's parser fails in many ways where a header is damaged
+        message = str(error).partition("\n")[0]
+        raise DataError(f"{where}: not an array of numbers ({message}); expected one") from error
+    if content.read(1):
+        raise DataError(f"{where}: more than the {array.nbytes} bytes that its header announces")
+    is_image = info.filename.startswith("x")
+    if is_image and (array.dtype != np.uint8 or array.shape[1:] != (SIZE, SIZE)):
+        expected = f"uint8 [N, {SIZE}, {SIZE}]"
+    elif not is_image and (array.dtype.kind not in "iu" or array.ndim != 1):
+        expected = "whole numbers [N]"
+    else:
+        return np.ascontiguousarray(array)
+    raise DataError(f"{where} is {array.dtype} {list(array.shape)}; expected {expected}")
+
+
+def _unpack_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> bytes:
+    """Return the content of a member of the archive, by ISA-L (see `open_unpacked`)."""
+    if info.file_size > MAX_ARRAY:
+        raise DataError(f"{where}: {info.file_size} bytes; expected at most {MAX_ARRAY}")
+    file.seek(info.header_offset)
+    header = file.read(30)
+    name_size, extra_size = struct.unpack("<HH", header[26:])
+    file.seek(name_size + extra_size, io.SEEK_CUR)
+    content = file.read(min(info.compress_size, MAX_ARRAY))
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        content = isal_zlib.decompressobj(wbits=-15).decompress(content, info.file_size + 1)
+    if len(content) != info.file_size or isal_zlib.crc32(content) != info.CRC:
         raise DataError(
-            f"{path}: {found} in {len(names)} lines; expected {CLASSES} lines, a different name of "
-            f"1 to {MAX_NAME} printable characters in each; if the file belongs to something else, "
-            "move it out of this folder"
+            f"{where}: damaged, encrypted, or compressed by method {info.compress_type}; expected "
+            "what numpy.savez writes"
         )
-    return tuple(names)
+    return content

@@ -9,10 +9,11 @@ import numpy as np
 from paddle_mnist.checkpoint.run import TRAINED_WITH
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist import figures, report
-from paddle_mnist.mnist.arrays import SIZE, Data
+from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import Evaluation, evaluate
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.chunks import chunks_of
 from paddle_mnist.nn.fast_layers import MAX_FAST_THREADS, why_not_compiled
@@ -53,7 +54,7 @@ class DigitReport(Figures):
     names = figures.DIGIT_FIGURES
 
     def __init__(
-        self, config: TrainConfig, images: Data, replayed: Optional[Data], data_seconds: float
+        self, config: TrainConfig, images: Images, replayed: Optional[Images], data_seconds: float
     ):
         super().__init__(config.figures.draw)
         self.config, self.images, self.replayed = config, images, replayed
@@ -74,8 +75,8 @@ class DigitReport(Figures):
         """Return the options of a training on digits, with their data by where they are."""
         return {
             **self.config.as_dict(),
-            "data": self.images.location,
-            "replay_data": self.replayed and self.replayed.location,
+            "data": self.images.path,
+            "replay_data": self.replayed and self.replayed.path,
             "resume": "auto",
             "override": [],
             TRAINED_WITH: TRAINER,

@@ -8,11 +8,10 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.metrics.console import console_level
-from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.augment import Distortion
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.mnist.options import distortion_amounts
 from paddle_mnist.mnist.run_report import DigitReport
 from paddle_mnist.mnist.step import DigitStep
@@ -90,7 +89,7 @@ def parts(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def _training_set(config: TrainConfig, images: Data, replayed: Optional[Data]) -> TrainingSet:
+def _training_set(config: TrainConfig, images: Images, replayed: Optional[Images]) -> TrainingSet:
     amounts = distortion_amounts(config.images.augment)
     return TrainingSet(
         MnistDataset("train", images, config.images.train_limit),

@@ -10,24 +10,29 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.errors import DataError, OutputError
 from paddle_mnist.mnist.arrays import Split
-from paddle_mnist.mnist.csv_reader import COLUMNS, count_columns, counterpart, read_csv
 from paddle_mnist.mnist.embedded_digits import read_embedded_digits
 from paddle_mnist.mnist.json_reader import read_json
-from paddle_mnist.mnist.npz_reader import read_npz
-from paddle_mnist.mnist.readers import IDX_FILES, read_head, read_idx
+from paddle_mnist.mnist.readers import (
+    CSV_COLUMNS,
+    IDX_FILES,
+    count_columns,
+    read_csv,
+    read_head,
+    read_idx,
+    read_npz,
+)
 from paddle_mnist.system.files import in_home, write_atomically
 from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
 WORK = Path("work")  # the tutorial's folder, relative to the current directory
-CLASSES_FILE = "classes.txt"
 JSON_FILE = "mnist.json.gz"
 NPZ_FILE = "mnist.npz"
 CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file stands beside it
@@ -53,7 +58,7 @@ class Source:
     """Where images come from, and the function that reads them.
 
     path: of the file or folder; None for the embedded digits. files: those that are read.
-    note: what a user should know of it.
+    note: what a user should know of it. digits: the selected ones; empty for all.
     """
 
     name: str
@@ -61,21 +66,10 @@ class Source:
     files: tuple[Path, ...]
     read: Callable[[], dict[str, Split]]
     note: str = ""
+    digits: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.path}{self.note}" if self.path else self.note
-
-    @property
-    def location(self) -> str:
-        """The value of `data` that names this source from any current directory."""
-        return str(self.path.resolve()) if self.path else self.name
-
-    @property
-    def classes_file(self) -> Optional[Path]:
-        """The path where names of the classes may be found: beside the files."""
-        if not self.path:
-            return None
-        return (self.path if self.path.is_dir() else self.path.parent) / CLASSES_FILE
+        return f"{self.path or ''}{self.note}"
 
 
 DIGITS_SOURCE = Source(
@@ -92,7 +86,7 @@ def find_source(data: str = "auto") -> Source:
     """Find the source that `data` names. Raises DataError if it names none.
 
     data: "auto", "digits", or the path of a file or folder; it may end with the digits to select,
-        as in `work/mnist.json.gz#0-4` (see `open_data`).
+        as in `work/mnist.json.gz#0-4` or `PATH#1,3,5-7`.
 
     "auto" stands for the environment variable PADDLE_MNIST_DATA, if it is set. Else these are
     tried: what `work/` holds, IDX files in Paddle's cache, a download, and last the embedded
@@ -100,58 +94,38 @@ def find_source(data: str = "auto") -> Source:
     mnist.npz of Keras, mnist_train.csv and train.csv of Kaggle. A path never falls back to another
     source.
     """
-    data, _ = parse_data_option(data)
-    if data == "digits":
-        return DIGITS_SOURCE
-    if data != "auto":
+    data, digits = _split_selection(data)
+    if data == "auto":
+        data, default_digits = _split_selection(os.environ.get("PADDLE_MNIST_DATA") or "auto")
+        digits = digits or default_digits
+    if data == "auto":
+        source = _in_folder(WORK) or _idx_in(paddle_cache()) or _downloaded() or DIGITS_SOURCE
+    elif data == "digits":
+        source = DIGITS_SOURCE
+    else:
         try:
-            return _source_at(Path(data).expanduser())
+            source = _source_at(Path(data).expanduser())
         except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL in it
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{data}: {reason}; expected a file or folder") from error
-    source = _in_folder(WORK) or _idx_in(paddle_cache())
-    if source:
-        return source
-    try:
-        return _download(os.environ.get("PADDLE_MNIST_URL") or MNIST_URL, paddle_cache())
-    except (DataError, OutputError, OSError) as error:
-        log.warning(
-            "MNIST was not found (in %s/ are %s; expected %s; no IDX files are in %s) and cannot "
-            "be downloaded (%s). Using %s instead: accuracies are not MNIST's.",
-            WORK,
-            _contents(WORK),
-            FILES,
-            paddle_cache(),
-            error,
-            DIGITS_SOURCE,
-        )
-        return DIGITS_SOURCE
+    return replace(source, digits=digits) if digits else source
 
 
-def parse_data_option(data: str) -> tuple[str, tuple[int, ...]]:
-    """Return the source that `data` names, auto resolved by the environment, and selected digits.
+def _split_selection(data: str) -> tuple[str, tuple[int, ...]]:
+    """Split `PATH#0-2,5` into PATH and the digits, unless there is a file of that very name.
 
-    `PATH#0-4` and `PATH#1,3,5-7` select some of the digits; an empty tuple means all.
     Raises DataError for an empty selection.
     """
-    source, selection = _split_selection(data)
-    if source == "auto":
-        from_environment = os.environ.get("PADDLE_MNIST_DATA") or "auto"
-        source, default_selection = _split_selection(from_environment)
-        selection = selection or default_selection
+    match = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
+    if not match or Path(data).exists():
+        return data, ()
     digits: set[int] = set()
-    for part in filter(None, selection.split(",")):
+    for part in match[2].split(","):
         first, _, last = part.partition("-")
         digits |= set(range(int(first), int(last or first) + 1))
-    if selection and not digits:
-        raise DataError(f"{data}: no digits between {selection}; expected, say, #0-4 or #1,3,5")
-    return source, tuple(sorted(digits))
-
-
-def _split_selection(data: str) -> tuple[str, str]:
-    """Split `PATH#0-4` into PATH and 0-4, unless there is a file of that very name."""
-    match = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
-    return (match[1], match[2]) if match and not Path(data).exists() else (data, "")
+    if not digits:
+        raise DataError(f"{data}: no digits between {match[2]}; expected, say, #0-4 or #1,3,5")
+    return match[1], tuple(sorted(digits))
 
 
 def _source_at(path: Path) -> Source:
@@ -189,17 +163,19 @@ def _in_folder(folder: Path) -> Optional[Source]:
         return _source_at(folder / NPZ_FILE)
     for name in CSV_FILES:
         for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file() and count_columns(path) == COLUMNS:
+            if path.is_file() and count_columns(path) == CSV_COLUMNS:
                 return _csv(path)
     return None
 
 
 def _csv(path: Path) -> Source:
-    if train := counterpart(path, "test", "train"):
+    train = path.with_name(path.name.replace("test", "train"))
+    if train != path and train.is_file():
         raise DataError(f"{path}: the test images; expected the training file, {train}")
-    test = counterpart(path, "train", "test")
-    if test and count_columns(test) == COLUMNS - 1:
-        test = None  # as Kaggle's, it has no labels
+    beside = path.with_name(path.name.replace("train", "test"))
+    # Kaggle's has no labels.
+    has_test = beside != path and beside.is_file() and count_columns(beside) != CSV_COLUMNS - 1
+    test = beside if has_test else None
     return Source(
         path.name,
         path,
@@ -237,18 +213,30 @@ def _idx_name(path: Path) -> Optional[str]:
     return name if name in IDX_FILES else None
 
 
-def _download(base_url: str, folder: Path) -> Source:
-    """Download those of the four files that are missing; one process does, the others wait."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".paddle_mnist.lock"):
-        for name, md5 in MNIST_MD5.items():
-            path = folder / f"{name}.gz"
-            if not path.exists():
-                _fetch(base_url.rstrip("/") + f"/{name}.gz", path, md5)
-    source = _idx_in(folder)
-    if not source:
-        raise DataError(f"{folder}: downloaded files are gone already; run the same command again")
-    return source
+def _downloaded() -> Optional[Source]:
+    """Download the IDX files that Paddle's cache lacks; return None, with a warning, on failure."""
+    folder = paddle_cache()
+    base_url = (os.environ.get("PADDLE_MNIST_URL") or MNIST_URL).rstrip("/")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".paddle_mnist.lock"):  # one process downloads, the others wait
+            for name, md5 in MNIST_MD5.items():
+                path = folder / f"{name}.gz"
+                if not path.exists():
+                    _fetch(f"{base_url}/{name}.gz", path, md5)
+        return _idx_in(folder)
+    except (DataError, OutputError, OSError) as error:
+        log.warning(
+            "MNIST was not found (in %s/ are %s; expected %s; no IDX files are in %s) and cannot "
+            "be downloaded (%s). Using %s instead: accuracies are not MNIST's.",
+            WORK,
+            _contents(WORK),
+            FILES,
+            folder,
+            error,
+            DIGITS_SOURCE,
+        )
+        return None
 
 
 def _fetch(url: str, path: Path, md5: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from synthetic_data import SIZES, csv_bytes, tiny_splits, write_idx, write_json
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import SPLIT_NAMES, data_hash
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.arrays import SPLIT_NAMES
+from paddle_mnist.mnist.images import data_hash, open_data
 from paddle_mnist.mnist.sources import IDX_FILES, find_source
 
 
@@ -123,7 +123,7 @@ def test_selection_keeps_the_images_of_some_digits(tiny, tmp_path, monkeypatch):
         kept = np.isin(whole[mode].labels, [1, 3, 5, 6])
         assert np.array_equal(data[mode].labels, whole[mode].labels[kept])
         assert np.array_equal(data[mode].images, whole[mode].images[kept])
-    assert data.hash != whole.hash and open_data(data.location).hash == data.hash
+    assert data.hash != whole.hash and open_data(data.path).hash == data.hash
     odd = write_json(tmp_path / "a#0-4", tiny_splits())  # the name of a file, as it is
     assert len(open_data(str(odd))["train"]) == SIZES["train"]
     monkeypatch.setenv("PADDLE_MNIST_DATA", f"{tiny}#0-4")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
+from paddle_mnist.mnist.images import open_data
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
 from paddle_mnist.mnist.pictures import open_picture, read_digit
 from paddle_mnist.mnist.sheets import CAPTION

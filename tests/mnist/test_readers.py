@@ -25,8 +25,8 @@ from synthetic_data import (
 )
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import MNIST_HASH, SPLIT_NAMES, data_hash
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.arrays import SPLIT_NAMES
+from paddle_mnist.mnist.images import MNIST_HASH, data_hash, open_data
 from paddle_mnist.mnist.sources import IDX_FILES, find_source
 
 SPLITS = tiny_splits({"train": 30, "valid": 6, "eval": 20})
@@ -180,8 +180,8 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("a pixel of 255", with_json(0, 0, 0, 3, to=255), "row 0", "[3]", "255"),
         ("label 10", with_json(0, 1, 1, to=10), "train labels", "[1]", "10"),
         ("a label short", with_json(0, 1, to=[1, 2]), "train", "3 images", "2 labels"),
-        ("cut in the labels", GOOD_JSON[: GOOD_JSON.index(b"]]") + 8], "train", "end of the file"),
-        ("a list without end", b"[[[[" + b"0.0, " * 2_000_000, "8000000 bytes"),
+        ("cut in the labels", GOOD_JSON[: GOOD_JSON.index(b"]]") + 8], "train labels"),
+        ("a list without end", b"[[[[" + b"0.0, " * 2_000_000, "train images"),
     ],
     "mnist.json.gz": [
         ("half a gzip file", gzip.compress(GOOD_JSON)[:-500], "damaged"),
@@ -197,7 +197,7 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
     "train.csv": [
         ("783 pixels", with_line(ROW[:-2]), "line 3", "785 to 784"),
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
-        ("a line without end", b"0," * (1 << 16), "line 1", "65536 bytes"),
+        ("a line without end", b"0," * (1 << 16), "line 1", "column 32769"),
     ],
     "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "begins with", "mnist.npz")],
 }

@@ -14,8 +14,8 @@ from reproduce import CLAIMS, RESULTS
 from reproduction.ladder import BEST
 from reproduction.workspace import Workspace
 
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import recipes
+from paddle_mnist.mnist.images import open_data
 
 CLAIMED = {one.id: one for one in CLAIMS}
 MEASURED = {  # where the page measures a recipe with several seeds: the claim, and its row

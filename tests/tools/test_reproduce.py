@@ -13,7 +13,7 @@ from reproduction.page import PAGES, all_figures, problems, stored_page, write_p
 from reproduction.workspace import Workspace
 from synthetic_data import tiny_splits, write_idx
 
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.images import open_data
 
 
 def test_pages_say_what_the_stored_results_give(tool):

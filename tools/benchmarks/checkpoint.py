@@ -29,7 +29,7 @@ def _train(session: Session) -> Figures:
 
 
 def _facts(session: Session) -> dict[str, Any]:
-    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.images import open_data
 
     images = len(open_data(session.source)["train"])
     return {"images": images, "steps_an_epoch": -(-images // config_of("default").batch_size)}

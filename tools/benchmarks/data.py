@@ -18,7 +18,7 @@ print(time.perf_counter() - started)
 """
 STDLIB = CHILD.format(imports="import gzip, json", work="json.load(gzip.open(path))")
 OURS = CHILD.format(
-    imports="from paddle_mnist.mnist.cache import open_data", work="open_data(path)"
+    imports="from paddle_mnist.mnist.images import open_data", work="open_data(path)"
 )
 BASE = "`json.load(gzip.open(...))`"
 # The second of ours finds what the first has cached.

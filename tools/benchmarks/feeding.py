@@ -27,7 +27,7 @@ def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
     The images are those of the source, again and again where there are fewer. The net is one linear
     layer, or two: what is measured is how samples get to it.
     """
-    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.images import open_data
 
     split = open_data(session.source)["train"]
     sizes = SIZES[:1] if session.is_quick else SIZES

@@ -25,7 +25,7 @@ STEPS = {
     "42,000 images instead of 50,000": ("fast",),
     "plus the default watching, VisualDL and figures": ("fast", *DEFAULT),
 }
-FILL = "import sys; from paddle_mnist.mnist.cache import open_data; open_data(sys.argv[1])"
+FILL = "import sys; from paddle_mnist.mnist.images import open_data; open_data(sys.argv[1])"
 
 
 def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:

@@ -13,7 +13,7 @@ FEW_SHEETS, FEW_PAGES = 10, 2  # of a quick run
 def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
     from detector.photographs import count_pages, count_sheets
 
-    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.images import open_data
 
     split = open_data(session.source)["eval"]
     sheets, pages = (FEW_SHEETS, FEW_PAGES) if session.is_quick else (SHEETS, PAGES)

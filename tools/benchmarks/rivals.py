@@ -23,8 +23,8 @@ Step = Callable[[int], None]  # trains on the batch of this number
 
 def arrays(source: str) -> tuple[np.ndarray, np.ndarray]:
     """Some thousand images, float32 [N, 1, 28, 28], and labels, int64 [N, 1], in memory."""
-    from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.dataset import MnistDataset
+    from paddle_mnist.mnist.images import open_data
 
     dataset = MnistDataset("train", open_data(source), 6000)
     images, labels = zip(*(dataset[number] for number in range(len(dataset))))

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks.rivals import CORES
 from benchmarks.torch_net import torch_net
-from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.images import open_data
 
 
 def tensors(source: str, mode: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -88,7 +88,7 @@ def _loop_shares(session: Session) -> dict[str, float]:
     epoch. Two loops side by side would not tell: one loop takes up to 4% longer than its own twin
     here.
     """
-    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.images import open_data
 
     steps = -(-len(open_data(session.source)["train"]) // BATCH)  # of an epoch; the first warms up
     config = config_of(

@@ -13,8 +13,9 @@ from detector import non_digits, paper
 from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
 from detector.shapes import UNUSUAL_DIGITS, Line, pen_cover, unusual_digit
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import Data, Split
+from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.digit_normalization import to_mnist_format
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.pictures import read_digit
 
 RAW = 50_000  # images of MNIST's training split, as they are
@@ -66,7 +67,7 @@ class Examples(NamedTuple):
     unseen: dict[str, Pixels]
 
 
-def examples(data: Data, random: Random) -> Examples:
+def examples(data: Images, random: Random) -> Examples:
     """Draw what the detector learns from and is compared on."""
     train, valid = data["train"], data["valid"]
     drawn, drawn_valid = (_digits_drawn(data[mode], n) for mode, n in DIGITS_DRAWN.items())

@@ -34,8 +34,8 @@ Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
 def measure(source: str) -> dict:
     """Count what `infer` reads: by kind of paper, of MNIST itself, of pages and of no digits."""
     from detector import non_digits, paper  # which imports OpenCV: not for --help
-    from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.detector import THRESHOLD
+    from paddle_mnist.mnist.images import open_data
     from paddle_mnist.mnist.infer import digit_scores
 
     data = open_data(source)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from markdown_tables import table as markdown_table
 
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 
 NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what one net catches varies with its seed
 COMPONENTS, NEIGHBOURS = 64, 5
@@ -23,7 +23,7 @@ Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Outputs = list[tuple[np.ndarray, np.ndarray]]  # features and logits, of each of `moved`
 
 
-def measure(data: Data, args: argparse.Namespace) -> dict:
+def measure(data: Images, args: argparse.Namespace) -> dict:
     """Draw the pictures, train and compare detectors, and write the package's; return its about."""
     from detector.examples import RAW, examples  # which imports OpenCV: not for --help
     from detector.letters import TRAINING_FONTS, font_of

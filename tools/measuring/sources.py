@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.readers import read_head
 from paddle_mnist.mnist.sources import Source, find_source
 from paddle_mnist.system.files import write_atomically
@@ -20,9 +20,9 @@ def json_file(name: str) -> Path:
     return source.files[0].resolve()
 
 
-def as_json(data: Data, folder: Path) -> Path:
+def as_json(data: Images, folder: Path) -> Path:
     """Return the AI Studio file that the data comes from, or one that is made in the folder."""
-    source = find_source(data.location)
+    source = find_source(data.path)
     if _is_json(source):
         return source.files[0].resolve()
     folder.mkdir(parents=True, exist_ok=True)

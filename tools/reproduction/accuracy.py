@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from reproduction import charts
 from reproduction.claims import Report
 from reproduction.comparison import Comparison, Row, curves_of_seeds, scores
@@ -65,17 +65,17 @@ def _gaps(report: Report) -> dict[str, list[float]]:
 
 
 # The page has a predicate beside each figure, for what the figure's title says.
-def draw_optimizers(report: Report, data: Data) -> Any:
+def draw_optimizers(report: Report, data: Images) -> Any:
     title = "At a rate of 0.01, SGD ends significantly below all other optimizers"
     return _draw(report, OPTIMIZERS, title, scores(report))
 
 
-def draw_l2(report: Report, data: Data) -> Any:
+def draw_l2(report: Report, data: Images) -> Any:
     title = "L2 of 1e-5 does not significantly change overfitting"
     return _draw(report, L2, title, _gaps(report), "eval loss minus training loss", "{:.4f}")
 
 
-def draw_rate(report: Report, data: Data) -> Any:
+def draw_rate(report: Report, data: Images) -> Any:
     gap = difference(*scores(report).values())
     title = (
         f"Stepping the schedule changes the accuracy by {100 * gap['gap']:+.2f} percentage points"

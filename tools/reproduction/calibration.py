@@ -8,7 +8,7 @@ from markdown_tables import table
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from reproduction import charts
 from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
@@ -124,7 +124,7 @@ def tabulate(report: Report) -> str:
     return table(columns, rows)
 
 
-def figure(report: Report, data: Data) -> Any:
+def figure(report: Report, data: Images) -> Any:
     title = "Confidence differs from accuracy"  # the page has a predicate for it
     return charts.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
 

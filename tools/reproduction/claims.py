@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.mnist import pretrained
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
 from reproduction.trainings import Training
 from reproduction.workspace import Scale, Workspace
 
 Report = Mapping[str, Any]
-Draw = Callable[[Report, Data], Any]
+Draw = Callable[[Report, Images], Any]
 Find = Callable[[Report], dict[str, Any]]
 Measure = Callable[[str, Path, Scale], dict[str, Any]]
 
@@ -99,7 +99,7 @@ class Experiment(Claim):
         data = workspace.data
         result = {
             "settings": self._settings(data),
-            "report": self.measure(data.location, output, workspace.scale),
+            "report": self.measure(data.path, output, workspace.scale),
         }
         workspace.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(result, indent=1) + "\n"
@@ -121,7 +121,7 @@ class Experiment(Claim):
         path = folder / f"{self.id}.json"
         return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
-    def _settings(self, data: Data) -> str:
+    def _settings(self, data: Images) -> str:
         weights = pretrained.about()["sha256"] if self.uses_pretrained else None
         values = json.dumps([self.settings, data.hash, weights])
         return hashlib.sha256(values.encode()).hexdigest()[:16]

@@ -5,13 +5,13 @@ import dataclasses
 
 from markdown_tables import table
 
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from reproduction.initialization import build_net, first_steps
 
 STEPS = 20
 
 
-def measure(data: Data, args: argparse.Namespace) -> dict:
+def measure(data: Images, args: argparse.Namespace) -> dict:
     """Return the losses of the first steps, and the findings of a watch that looks at each."""
     from paddle import nn
 
@@ -19,7 +19,7 @@ def measure(data: Data, args: argparse.Namespace) -> dict:
 
     model = build_net(nn.initializer.Uniform(), args.seed)
     with watch(model, on_finding=lambda finding: None) as watched:
-        train = MnistDataset("train", data.location)
+        train = MnistDataset("train", data.path)
         losses = [loss.item() for loss in first_steps(model, train, STEPS)]
     findings = [dataclasses.asdict(finding) for finding in watched.findings]
     return {"seed": args.seed, "losses": losses, "findings": findings}

@@ -9,8 +9,8 @@ from typing import Any
 
 from markdown_tables import table
 
-from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import TrainConfig, continued_schedule, read_recipe
+from paddle_mnist.mnist.images import Images
 from reproduction import charts
 
 OLD, NEW = "#0-4", "#5-9"
@@ -41,11 +41,11 @@ COLUMNS = {
 }
 
 
-def measure_forgetting(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+def measure_forgetting(data: Images, args: argparse.Namespace) -> dict[str, Any]:
     """Return accuracies on the eval split's old and new digits after each of three trainings."""
     epochs = 1 if args.quick else FORGETTING_EPOCHS
     seeds, output = _seeds(args), Path(args.output, "forgetting")
-    reports = [_forget(data.location, output / str(seed), epochs, seed) for seed in seeds]
+    reports = [_forget(data.path, output / str(seed), epochs, seed) for seed in seeds]
     accuracy = {name: _listed([report[name] for report in reports]) for name in FORGETTING}
     return {"epochs": epochs, "seeds": seeds, "accuracy": accuracy}
 
@@ -100,10 +100,10 @@ def draw_forgetting(report: Mapping[str, Any]) -> Any:
     )
 
 
-def measure_continued(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+def measure_continued(data: Images, args: argparse.Namespace) -> dict[str, Any]:
     """Return accuracies after further training, with and without its schedule and softening."""
     seeds, output = _seeds(args), Path(args.output, "continued")
-    reports = [_continue(data.location, output / str(seed), seed) for seed in seeds]
+    reports = [_continue(data.path, output / str(seed), seed) for seed in seeds]
     return {"seeds": seeds, "accuracy": _listed(reports)}
 
 

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from markdown_tables import table
 
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.plots.figure import BLUE, GREEN, ORANGE, SKY, VERMILION
 from reproduction import charts
 from reproduction.claims import Report
@@ -91,7 +91,7 @@ def find(report: Report) -> dict[str, Any]:
     }
 
 
-def figure(report: Report, data: Data) -> Any:
+def figure(report: Report, data: Images) -> Any:
     """Draw the first draw's losses, zeros and signals, and the accuracy of every draw."""
 
     def lines(of: Callable[[Mapping[str, Any]], Sequence[float]]) -> dict[str, charts.Line]:

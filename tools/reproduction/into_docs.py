@@ -10,7 +10,7 @@ from detector import training as detector
 from markdown_tables import write_table
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
 from reproduction import charts, collapse, incremental, pretrained
 from reproduction.trainings import train
@@ -25,13 +25,13 @@ class ForDocs(NamedTuple):
     draw: draws a figure of the report.
     """
 
-    measure: Callable[[Data, argparse.Namespace], Any]
+    measure: Callable[[Images, argparse.Namespace], Any]
     tabulate: Callable[[Any], str]
     is_stored: bool = False
     draw: Optional[Callable[[Any], Any]] = None
 
 
-def measure_for_docs(args: argparse.Namespace, name: str, data: Optional[Data]) -> None:
+def measure_for_docs(args: argparse.Namespace, name: str, data: Optional[Images]) -> None:
     """Measure one of INTO_DOCS, show it, and put it into the pages of `--docs`.
 
     data: None with `--page-only`. Raises DataError if nothing is stored then.
@@ -57,12 +57,12 @@ def measure_for_docs(args: argparse.Namespace, name: str, data: Optional[Data]) 
             write_table(path, f"reproduce {name}", text)
 
 
-def draw_for_readmes(data: Data, args: argparse.Namespace) -> list[str]:
+def draw_for_readmes(data: Images, args: argparse.Namespace) -> list[str]:
     """Train the recipe `default`, unless that is done, and draw; return the figures' paths."""
     from paddle_mnist.mnist.report import plot_runs
 
     run, folder = Path(args.output, "default"), Path(args.docs or args.output, "figures")
-    train("default", {"data": data.location, "seed": args.seed, "log_every": 100}, run)
+    train("default", {"data": data.path, "seed": args.seed, "log_every": 100}, run)
     plot_runs([run], str(folder), "cpu", README_FIGURES)
     paths = [folder / name for name in README_FIGURES]
     for path in paths:

@@ -9,7 +9,7 @@ import numpy as np
 from markdown_tables import table
 
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.plots.figure import VERMILION
 from reproduction.claims import Claim, Report
 from reproduction.ladder import BEST
@@ -30,7 +30,7 @@ UNSEEN = "not looked at"
 class Mistakes(Claim):
     """What the trainings of `best` got wrong."""
 
-    def draw(self, report: Report, data: Data) -> Any:
+    def draw(self, report: Report, data: Images) -> Any:
         from paddle_mnist import MnistDataset
 
         numbers = np.array([image["image"] for image in report["images"]], dtype=int)
@@ -76,7 +76,7 @@ class Mistakes(Claim):
         return table(columns, rows)
 
 
-def mistakes(data: Data, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def mistakes(data: Images, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the eval images that more than half of the trainings misread.
 
     answers: by digit, how many trainings took the image for it, the correct ones among them.

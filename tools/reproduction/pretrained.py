@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from paddle_mnist.mnist import pretrained
-from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
 from reproduction.trainings import Training
 
@@ -24,7 +24,7 @@ BATCH, FLAGGED_BATCH = 256, 64
 SHARE, PENALTY = 0.03, 1.0  # of the flagged ones' loss; of the squared distance from the start
 
 
-def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+def measure(data: Images, args: argparse.Namespace) -> dict[str, Any]:
     """Train RECIPE, or resume it, teach it flagged ones; write and return the about.json.
 
     A training that the table of RECIPE made with this seed is used again.
@@ -32,7 +32,7 @@ def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
     from paddle_mnist import train_and_evaluate
 
     folder = Path(args.output) / Training(RECIPE, args.seed).folder
-    options = {"seed": args.seed, "data": data.location, "output": str(folder)}
+    options = {"seed": args.seed, "data": data.path, "output": str(folder)}
     quiet = {"visualdl": False, "figures": False}
     config = TrainConfig.from_mapping({**read_recipe(RECIPE), **options, **quiet})
     train_and_evaluate(config)
@@ -41,7 +41,7 @@ def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
     return package(folder / "mnist.pdparams", data, args.seed, kept)
 
 
-def package(trained: Path, data: Data, seed: int, of_training: dict[str, Any]) -> dict[str, Any]:
+def package(trained: Path, data: Images, seed: int, of_training: dict[str, Any]) -> dict[str, Any]:
     """Teach trained weights flagged ones, put them into the package, and return the about.json."""
     import paddle
 
@@ -69,7 +69,7 @@ def package(trained: Path, data: Data, seed: int, of_training: dict[str, Any]) -
     return about
 
 
-def learn_flagged_ones(model: Any, data: Data, seed: int) -> None:
+def learn_flagged_ones(model: Any, data: Images, seed: int) -> None:
     """Train the last layer on flagged ones beside MNIST's training split."""
     import paddle
     from detector.examples import flagged_ones

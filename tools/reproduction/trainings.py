@@ -18,8 +18,8 @@ from measuring.children import Finished, command, run_from_small_process
 from measuring.sources import as_json
 
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
 from reproduction.workspace import Workspace
 
@@ -64,7 +64,7 @@ class Training:
         options = _deciding(self.recipe, self.options)
         return options["epochs"] * (options["train_limit"] or TRAIN_IMAGES)
 
-    def settings(self, data: Data) -> str:
+    def settings(self, data: Images) -> str:
         """Return a digest of the options and images."""
         return digest({**_deciding(self.recipe, self.options), "seed": self.seed}, data.hash)
 
@@ -91,17 +91,17 @@ class Training:
             shutil.rmtree(folder, ignore_errors=True)  # started with other options
         output.mkdir(parents=True, exist_ok=True)
         write_atomically(started, settings.encode())
-        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
+        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.path}
         if workspace.jobs > 1:
             options["threads"] = 1
         train(self.recipe, options, folder, workspace.is_in_process)
         return folder
 
-    def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> Any:
+    def _evaluate(self, folder: Path, data: Images, split: str, limit: Optional[int]) -> Any:
         """Return the `Evaluation` of the final weights, on images without augmentation."""
         from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 
-        checkpoint = load_and_evaluate("latest", str(folder), data.location, split, limit=limit)
+        checkpoint = load_and_evaluate("latest", str(folder), data.path, split, limit=limit)
         return checkpoint.evaluation
 
 
@@ -131,7 +131,7 @@ class BaselineTutorial(Training):
     def images(self) -> int:
         return dict(self.options).get("epochs", 5) * TRAIN_IMAGES
 
-    def settings(self, data: Data) -> str:
+    def settings(self, data: Images) -> str:
         return digest(self.options, self.seed, data.hash)
 
     def run(self, workspace: Workspace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.system.locks import locked
 
@@ -40,7 +40,7 @@ class Results:
     def _read(self) -> dict[str, Any]:
         return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
 
-    def get(self, training: "Training", data: Data) -> Optional[dict[str, Any]]:
+    def get(self, training: "Training", data: Images) -> Optional[dict[str, Any]]:
         """Return the result of a training with these settings and images.
 
         Names do not count: it is the same training whatever its recipe is called.
@@ -57,7 +57,7 @@ class Results:
             if (versions := {result[name] for result in self._results.values() if name in result})
         ]
 
-    def put(self, training: "Training", data: Data, result: Mapping[str, Any]) -> None:
+    def put(self, training: "Training", data: Images, result: Mapping[str, Any]) -> None:
         """Store the result of a training."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_name(f"{self.path.name}.lock")):
@@ -78,7 +78,7 @@ class Workspace:
     jobs: how many trainings run at once.
     """
 
-    data: Data
+    data: Images
     folder: Path
     output: Path
     scale: Scale = Scale()

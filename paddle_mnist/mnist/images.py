@@ -1,0 +1,248 @@
+"""Opens the images that `data` names, through a cache of .npy files, which are memory-mapped.
+
+Each source has a folder in the cache, named after the hash of its files, so a changed file has
+another folder. One process builds it, under a temporary name, while the others wait; a damaged one
+is rebuilt.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.arrays import CLASSES, SPLIT_NAMES, Classes, Split, noun_of
+from paddle_mnist.mnist.readers import open_unpacked
+from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source
+from paddle_mnist.system.files import cache_folder, warn_once
+from paddle_mnist.system.locks import locked
+from paddle_mnist.system.text import decode
+
+log = logging.getLogger("paddle_mnist")
+
+VERSION = 3  # of the cache's format and of how splits are made; each has folders of its own
+MAX_NAME = 40  # characters in the name of a class
+
+# The data hash of the real MNIST: 50,000 / 10,000 / 10,000 images, pixels k/256. No other data is
+# ever called MNIST.
+MNIST_HASH = "e2ef4476bda5ae7a7e382e669d99ef8ae83369e07178dd8c4bb3d0132e5a21f8"
+
+
+@dataclass(frozen=True)
+class Images:
+    """The three splits of one source, with its name and hash.
+
+    name: "mnist" for the real one, "digits" for the embedded one, else that of the file or folder.
+    source: where the images come from, for people. path: the same, as a value of `data=`.
+    hash: SHA-256 of the images and labels, hex; it does not depend on the file format.
+    class_names: of the ten labels, from a `classes.txt`; empty if there is none.
+
+    Another process that gets these images opens them again: they are not sent to it.
+    """
+
+    name: str
+    source: str
+    path: str
+    hash: str
+    splits: Mapping[str, Split]
+    class_names: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.hash)
+
+    @property
+    def classes(self) -> Classes:
+        return Classes(noun_of(self.name), self.class_names)
+
+    def __getitem__(self, mode: str) -> Split:
+        if mode not in self.splits:
+            raise DataError(f"mode is {mode!r}; expected one of {', '.join(SPLIT_NAMES)}")
+        return self.splits[mode]
+
+    def select_digits(self, digits: Collection[int]) -> "Images":
+        """Return the images of some digits only, with the same labels.
+
+        Raises DataError if a split has none.
+        """
+        splits = {}
+        for mode, split in self.splits.items():
+            indices = np.flatnonzero(np.isin(split.labels, list(digits)))
+            if not len(indices):
+                raise DataError(f"{self.source}: no {digits} in its {mode} split; expected some")
+            splits[mode] = split.take(indices)
+        suffix = "#" + ",".join(map(str, sorted(digits)))
+        return replace(
+            self,
+            name=self.name + suffix,
+            source=self.source + suffix,
+            path=self.path + suffix,
+            hash=data_hash(splits),
+            splits=splits,
+        )
+
+
+def data_hash(splits: Mapping[str, Split]) -> str:
+    """Return the SHA-256, hex, of images and labels, whatever file format they came in."""
+    digest = hashlib.sha256()
+    for mode in SPLIT_NAMES:
+        split = splits[mode]
+        digest.update(f"{mode} {split.images.shape} {split.divisor};".encode())
+        digest.update(np.ascontiguousarray(split.images).data)
+        digest.update(np.ascontiguousarray(split.labels).data)
+    return digest.hexdigest()
+
+
+def open_data(data: str = "auto") -> Images:
+    """Open the source that `data` names (see `find_source`), through the cache.
+
+    `PATH#0-4` selects the images of these digits in every split.
+    Raises DataError, naming the file, the place in it, what is there and what was expected.
+    """
+    source = find_source(data)
+    if not source.path:  # the embedded digits: reading them takes less time than a cache
+        splits = source.read()
+        images = Images(source.name, str(source), source.name, data_hash(splits), splits)
+    else:
+        splits, digest = _through_cache(source)
+        name = source.name
+        if digest == MNIST_HASH:
+            name = "mnist"
+        elif name in ("mnist", DIGITS_SOURCE.name):  # a file's or folder's name proves nothing
+            name = f"other files ({source})"
+        path = source.path.resolve()
+        folder = path if path.is_dir() else path.parent
+        class_names = read_class_names(folder / "classes.txt")
+        images = Images(name, str(source), str(path), digest, splits, class_names)
+    return images.select_digits(source.digits) if source.digits else images
+
+
+def _reopen(path: str, expected_hash: str) -> Images:
+    """Open the images that another process has opened. Raises DataError if they have changed."""
+    images = open_data(path)
+    if images.hash != expected_hash:
+        raise DataError(
+            f"{path}: the images have changed since the training began; expected the same for "
+            "all processes"
+        )
+    return images
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """Read a `classes.txt`: a name per line for the labels 0 to 9; () if there is no file.
+
+    Blank lines at the end are ignored. Raises DataError for anything but ten different names.
+    """
+    if not path.exists():
+        return ()
+    with open_unpacked(path) as file:
+        content = file.read(4096)  # more than ten names can take
+    try:
+        names = [line.strip() for line in decode(content).rstrip().splitlines()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: {error.reason}; expected text in UTF-8") from error
+    invalid = [name for name in names if not 0 < len(name) <= MAX_NAME or not name.isprintable()]
+    if len(set(names)) != CLASSES or len(names) != CLASSES or invalid:
+        found = f"{invalid[0]!r:.60}" if invalid else f"{len(set(names))} names"
+        raise DataError(
+            f"{path}: {found} in {len(names)} lines; expected {CLASSES} lines, a different name of "
+            f"1 to {MAX_NAME} printable characters in each; if the file belongs to something else, "
+            "move it out of this folder"
+        )
+    return tuple(names)
+
+
+# ------------------------------------------------------------------ the cache
+
+Contents = tuple[dict[str, Split], str]  # the splits and their data hash
+
+
+def _through_cache(source: Source) -> Contents:
+    """Read a source, or what the cache has of it."""
+    folder = cache_folder() / f"v{VERSION}-{_hash_of_files(source.files)[:32]}"
+    if contents := _read_cache(folder):
+        return contents
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_suffix(".lock")):
+            if contents := _read_cache(folder):  # another process has built it meanwhile
+                return contents
+            splits = source.read()
+            _write_cache(folder, splits)
+            return _read_cache(folder) or (splits, data_hash(splits))
+    except OSError as error:
+        log.warning(
+            "cannot write the cache in %s (%s); reading %s again each time. "
+            "PADDLE_MNIST_CACHE names another folder.",
+            folder.parent,
+            error.strerror or error,
+            source,
+        )
+        splits = source.read()
+        return splits, data_hash(splits)
+
+
+def _hash_of_files(files: Collection[Path]) -> str:
+    digest = hashlib.sha256()
+    try:
+        for path in files:
+            digest.update(os.fsencode(f"{path.name} {path.stat().st_size};"))
+            with open(path, "rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+    except OSError as error:
+        raise DataError(f"{error.filename}: {error.strerror}; expected a readable file") from error
+    return digest.hexdigest()
+
+
+def _read_cache(folder: Path) -> Optional[Contents]:
+    """Return what a cache folder holds; None if it is missing or damaged."""
+    if not folder.exists():
+        return None
+    try:
+        index = json.loads((folder / "index.json").read_text())
+
+        def array(name: str) -> np.ndarray:
+            mapped: np.ndarray = np.load(folder / name, mmap_mode="r", allow_pickle=False)
+            if zlib.crc32(mapped.data) != index["crc32"][name]:
+                raise ValueError(f"{name} does not match its checksum")
+            return mapped
+
+        splits = {
+            mode: Split(array(f"{mode}_images.npy"), array(f"{mode}_labels.npy"), index["divisor"])
+            for mode in SPLIT_NAMES
+        }
+        return splits, index["hash"]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        warn_once(folder, "cache %s is damaged (%s); it is built again", folder, error)
+        return None
+
+
+def _write_cache(folder: Path, splits: Mapping[str, Split]) -> None:
+    arrays = {}
+    for mode, split in splits.items():
+        arrays[f"{mode}_images.npy"] = np.ascontiguousarray(split.images)
+        arrays[f"{mode}_labels.npy"] = np.ascontiguousarray(split.labels)
+    index = {
+        "hash": data_hash(splits),
+        "divisor": splits["train"].divisor,
+        "crc32": {name: zlib.crc32(array.data) for name, array in arrays.items()},
+    }
+    temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        for name, array in arrays.items():
+            np.save(temporary / name, array)
+        (temporary / "index.json").write_text(json.dumps(index))
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+        temporary.chmod(0o755)  # mkdtemp's 0700 would keep out others who share the cache
+        os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
