@@ -71,7 +71,9 @@ def test_batch_that_a_short_training_does_not_reach(tool, tiny, tmp_path):
     options = [*PLAIN, "--figures", "false", "--data", tiny, "--output", "run"]
     assert "names batch 10" in tool("train", *options, "--check_shape", "10", expect=2).stderr
     assert not (tmp_path / "run").exists()
-    printed = tool("train", *options, "--profile", "--check_content").stdout
+    options += ["--profile", "--check_content", "--grad_shards", 2]
+    printed = tool("train", *options).stdout
+    assert printed.count("conv1 params -- kernel weights") == 1  # of the first shard
     assert "no batch 401 in 10 batches" in printed and "there is no profile" in printed
 
 
