@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paddle_mnist")
 
-# Of runs on digits; `draw` in `mnist/report.py` draws them.
+# Of runs on digits; `figures_of` in `mnist/report.py` draws them.
 DIGIT_FIGURES = (
     "curves",
     "learning_rate",

@@ -16,7 +16,7 @@ from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import Classes
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
-from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
+from paddle_mnist.mnist.evaluate_checkpoint import EvaluatedModel, load_and_evaluate
 from paddle_mnist.mnist.evaluation import Evaluation
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
@@ -41,10 +41,23 @@ COMPARED_LABELS = {
 }
 
 
-def draw(
-    model: nn.Layer, dataset: MnistDataset, evaluation: Evaluation, history: History
-) -> dict[str, "Figure"]:
-    """Return the figures of a run by name. evaluation: of the model on `dataset`."""
+def figures_of(
+    run: RunDirectory, evaluated: Optional[EvaluatedModel] = None, device: str = "auto"
+) -> Mapping[str, "Figure"]:
+    """Return the figures of a run by name.
+
+    evaluated: the net of a run on digits; if it is missing, the run's weights are evaluated, on
+        `device`.
+    """
+    history = read_history(run.metrics)
+    if run.is_of_fit:
+        return draw_history(history)
+    if evaluated is None:
+        images = read_config(run.config).images
+        evaluated = load_and_evaluate(
+            str(run.path), device=device, split=images.final_split, limit=images.eval_limit
+        )
+    dataset, evaluation = evaluated.dataset, evaluated.evaluation
     classes = figures.drawable(dataset.data.classes)
     counts, extent = evaluation.confusion_matrix, dataset.extent or ""
     valid = MnistDataset("valid", dataset.data, dataset.limit).extent
@@ -53,8 +66,8 @@ def draw(
         "learning_rate": curves.learning_rate(history),
         "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names, extent),
         "per_class": class_plots.per_class(counts, classes.noun, classes.names, extent),
-        "kernels": figures.kernels(model.conv1.weight.numpy()),
-        "feature_maps": _feature_maps(model, dataset, evaluation, classes),
+        "kernels": figures.kernels(evaluated.model.conv1.weight.numpy()),
+        "feature_maps": _feature_maps(evaluated.model, dataset, evaluation, classes),
         "mistakes": _mistakes(dataset, evaluation, classes),
         "health": curves.health(history, figures.HEALTH),
     }
@@ -97,17 +110,6 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
     return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
 
 
-def figures_of(run: RunDirectory, history: History, device: str) -> Mapping[str, "Figure"]:
-    """Return the figures of a run by name. device: evaluates the net of a run on digits."""
-    if run.is_of_fit:
-        return draw_history(history)
-    images = read_config(run.config).images
-    evaluated = load_and_evaluate(
-        str(run.path), device=device, split=images.final_split, limit=images.eval_limit
-    )
-    return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
-
-
 def plot_runs(
     paths: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
@@ -123,16 +125,19 @@ def plot_runs(
     runs = [RunDirectory(path) for path in paths]
     histories = [_history(run) for run in runs]
     for run in runs:
-        _check_names(only, run, is_alone=len(runs) == 1)
+        names = files_of(FIGURES if run.is_of_fit else figures.DIGIT_FIGURES)
+        known = (*names, *COMPARED_FILES) if len(runs) > 1 else names
+        if unknown := [name for name in only if name not in known]:
+            raise ConfigError(unknown_name("--only", unknown[0], known))
     common = os.path.commonpath([path.resolve().parent for path in paths])
     written = []
     if not only or set(only) - set(COMPARED_FILES):
-        for run, history in zip(runs, histories):
+        for run in runs:
             folder = run.figures
             if output:
                 part = os.path.relpath(run.path.resolve(), common) if len(runs) > 1 else "."
                 folder = Path(output, part)
-            save_figures(figures_of(run, history, device), folder, only)
+            save_figures(figures_of(run, device=device), folder, only)
             written.append(folder)
     if len(runs) > 1 and (not only or set(only) & set(COMPARED_FILES)):
         folder = Path(output) if output else runs[0].figures
@@ -151,22 +156,6 @@ def _history(run: RunDirectory) -> History:
             "one"
         )
     return history
-
-
-def _check_names(only: Collection[str], run: RunDirectory, is_alone: bool) -> None:
-    """Raise ConfigError unless a run has the files that were asked for."""
-    names = FIGURES if run.is_of_fit else figures.DIGIT_FIGURES
-    known = (*files_of(figures.DIGIT_FIGURES), *COMPARED_FILES)
-    for name in only:
-        if name not in known:
-            raise ConfigError(unknown_name("--only", name, known))
-        if name in COMPARED_FILES and is_alone:
-            raise ConfigError(f"{name} is of several runs; expected more than {run.path}")
-        if name not in (*files_of(names), *COMPARED_FILES):
-            raise ConfigError(
-                f"--only names {name}, which runs like {run.path} do not have; expected "
-                f"{', '.join(names)}, or of several runs {COMPARED}, each .png or .svg"
-            )
 
 
 def _compare(runs: Sequence[RunDirectory], histories: Sequence[History]) -> "Figure":

@@ -12,17 +12,10 @@ from paddle_mnist.mnist import figures, report
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.evaluate_checkpoint import EvaluatedModel
 from paddle_mnist.mnist.evaluation import Evaluation, evaluate
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.chunks import chunks_of
-from paddle_mnist.nn.fast_layers import MAX_FAST_THREADS, why_not_compiled
-from paddle_mnist.parallel.process_count import most_processes
-from paddle_mnist.parallel.processes import Processes
-from paddle_mnist.parallel.world import started_by_launcher
-from paddle_mnist.plots.history import read_history
-from paddle_mnist.system.devices import gpu_count
-from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.system.versions import versions
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.reporting import Figures, VisualDL
@@ -33,7 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("paddle_mnist")
 
 DATASET_NAMES = {"mnist": "MNIST", "digits": "scikit-learn's digits, not MNIST"}
-MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has started
 SHOWN = 16  # images that the dashboard shows before training
 SCORES = {"eval_acc": "eval/acc", "eval_loss": "eval/loss"}  # of `result.json`, and their tags
 OTHER_SCORES = {
@@ -100,18 +92,6 @@ class DigitReport(Figures):
             log.info("what the net forgets of its earlier images is measured with replay_data only")
         if unbalanced := self._dataset("train").limit_warning():
             log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
-        if training.world.size == 1:
-            self._suggest_processes(training)
-
-    def _suggest_processes(self, training: Training) -> None:
-        config = self.config
-        threads: Optional[int] = 0
-        if why_not_compiled() is None:
-            threads = None if config.net.fast_conv == "off" else config.net.conv_threads()
-        samples = (training.steps or 0) * config.batch_size
-        suggestion = hint(config.processes, config.device, config.batch_size, samples, threads)
-        if suggestion:
-            log.info("%s", suggestion)
 
     def before_first_step(self, training: Training) -> None:
         """Say on the dashboard what the images are, and show the first."""
@@ -191,7 +171,8 @@ class DigitReport(Figures):
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
         dataset = self._final_dataset
         evaluation = self._evaluation or evaluate(training.model, dataset)
-        return report.draw(training.model, dataset, evaluation, read_history(training.run.metrics))
+        evaluated = EvaluatedModel(str(training.run.weights), training.model, dataset, evaluation)
+        return report.figures_of(training.run, evaluated)
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures and the dashboard's pages. Raises OutputError."""
@@ -220,43 +201,15 @@ class DigitReport(Figures):
 
     def _descriptions(self) -> list[str]:
         """Return lines that say where the images come from, and how many of each split are used."""
-        lines = []
+        options, lines = self.config.images, []
         for name, images in (("data", self.images), ("replayed", self.replayed)):
             if images:
-                counts = []
-                for mode in images.splits:
-                    limit = self.config.images.eval_limit
-                    if mode == "train":
-                        limit = self.config.images.train_limit if name == "data" else None
-                    dataset = MnistDataset(mode, images, limit)
-                    counts.append(
-                        " of ".join(map(str, dict.fromkeys([len(dataset), dataset.available])))
-                    )
-                line = f"{name}: {images.name}, from {images.source}; {' / '.join(counts)} images"
-                lines.append(line)
+                limits: dict[str, Optional[int]] = dict.fromkeys(images.splits, options.eval_limit)
+                limits["train"] = options.train_limit if name == "data" else None
+                datasets = [MnistDataset(mode, images, limit) for mode, limit in limits.items()]
+                counts = " / ".join(
+                    " of ".join(map(str, dict.fromkeys([len(dataset), dataset.available])))
+                    for dataset in datasets
+                )
+                lines.append(f"{name}: {images.name}, from {images.source}; {counts} images")
         return lines
-
-
-def hint(
-    options: Processes, device: str, batch_size: int, samples: int, threads: Optional[int]
-) -> Optional[str]:
-    """Return a line for a user whose training on a CPU could be faster; None if it could not.
-
-    samples: how many the training takes in all. threads: of the fast convolution; 0 where it
-    cannot be used, None where it is switched off.
-    """
-    cores = usable_cpus()
-    on_cpu = device == "cpu" or (device == "auto" and not gpu_count())
-    if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
-        return None
-    if threads is None:
-        return "fast_conv is off; a new run with fast_conv on trains about 10 times faster"
-    # Threads share a batch by its chunks, and so do the threads of several processes together.
-    useful = min(cores, len(chunks_of(batch_size))) if threads else cores
-    most_threads = min(useful, MAX_FAST_THREADS)
-    if 0 < threads < most_threads:  # which need not exchange gradients
-        return f"{cores} cores are available: threads {most_threads} trains faster"
-    most = most_processes(options, batch_size, useful // max(1, threads))
-    if most == 1:
-        return None
-    return f"{cores} cores are available: nprocs {most} trains faster, with {most} processes"

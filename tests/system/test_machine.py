@@ -8,7 +8,6 @@ import sys
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.mnist.run_report import hint
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.machine import usable_cpus
@@ -36,7 +35,6 @@ def test_auto_keeps_to_the_limit_of_the_environment(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert usable_cpus() == 1
     assert processes_to_start(Processes(nprocs=0), "cpu", 64) == 1
-    assert hint(Processes(), "cpu", 64, samples=250_000, threads=0) is None
 
 
 # ------------------------------------------------------------------ without POSIX
