@@ -12,7 +12,7 @@ from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
-from paddle_mnist.mnist.sizes import net_sizes
+from paddle_mnist.mnist.options import net_sizes
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.devices import installed_builds, require_paddle
 from paddle_mnist.system.supervisor import supervise

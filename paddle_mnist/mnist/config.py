@@ -98,11 +98,11 @@ class TrainConfig:
         }
         if values["incremental_from"] and "soften" not in options:
             values["soften"] = SOFTENED
-        self._options = values
         for name, group in GROUPS.items():
-            vars(self)[name] = build_group(group, values)
+            setattr(self, name, build_group(group, values))
         for name in OWN:
-            vars(self)[name] = values[name]
+            setattr(self, name, values[name])
+        self._options = values  # last: no attribute can be set afterwards
         check_start(self.incremental, self.start)
         check_together(self.start, self.resume, self.saving, [self.early_stopping])
 
@@ -152,7 +152,7 @@ class TrainConfig:
         return hash(tuple(self.options.items()))
 
     def __setattr__(self, name: str, value: object) -> None:
-        if "override" in vars(self):  # set last
+        if hasattr(self, "_options"):
             raise AttributeError(
                 f"{name} cannot be set; call replace, which returns another config"
             )

@@ -1,4 +1,6 @@
-"""The groups of options that only trainings on digits have. Imports no paddle."""
+"""The groups of options that only trainings on digits have, and what they build.
+
+Paddle is imported where something is built."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 from msgspec import Meta
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, nearest_name
+from paddle_mnist.nn.sparse_layout import BlockSizes, Net
 from paddle_mnist.options import (
     Count,
     CountOrZero,
@@ -169,10 +172,89 @@ class OptimizerOptions(Options):
 
     def __call__(self, parameters: "list[paddle.Tensor]") -> "paddle.optimizer.Optimizer":
         from paddle_mnist.mnist.model import PARAMETERS
-        from paddle_mnist.mnist.optim import build_optimizer, build_schedule
 
-        schedule = build_schedule(self, self.total_steps)
-        return build_optimizer(self, dict(zip(PARAMETERS, parameters)), schedule)
+        return self.build(dict(zip(PARAMETERS, parameters)))
+
+    def build(self, parameters: "Mapping[str, paddle.Tensor]") -> "paddle.optimizer.Optimizer":
+        """Build the optimizer of parameters, by name, such as "conv1.weight".
+
+        weight_decay adds that multiple of a parameter to its gradient (L2), or with adamw shrinks
+        the parameter itself by rate x weight_decay (Loshchilov & Hutter, "Decoupled Weight Decay",
+        2019); it acts on all parameters, or on those that `weight_decay_layers` names, by
+        themselves or by their layer. Raises ConfigError for a name that is neither a parameter's
+        nor a layer's.
+        """
+        import paddle
+        from paddle.regularizer import L2Decay
+
+        decaying = self._decaying(parameters)
+        own: dict[str, Any] = {}
+        if self.optimizer == "momentum":
+            own = {"momentum": self.momentum}
+        if self.optimizer == "adamw":
+            own = {
+                "weight_decay": self.weight_decay,
+                "apply_decay_param_fun": lambda name: name in decaying,
+            }
+        else:
+            l2 = L2Decay(self.weight_decay) if self.weight_decay else None
+            for parameter in parameters.values():
+                parameter.regularizer = l2 if parameter.name in decaying else None
+        kinds: dict[str, type[paddle.optimizer.Optimizer]] = {
+            "sgd": paddle.optimizer.SGD,
+            "momentum": paddle.optimizer.Momentum,
+            "adagrad": paddle.optimizer.Adagrad,
+            "adam": paddle.optimizer.Adam,
+            "adamw": paddle.optimizer.AdamW,
+        }
+        return kinds[self.optimizer](
+            learning_rate=self.schedule(), parameters=[*parameters.values()], **own
+        )
+
+    def schedule(self) -> "paddle.optimizer.lr.LRScheduler":
+        """Build the schedule, to be stepped after every batch; step `total_steps - 1` is the last.
+
+        constant: learning_rate throughout.
+        polynomial: straight down from learning_rate to end_lr.
+        cosine: half a cosine from learning_rate to end_lr (Loshchilov & Hutter, "SGDR", 2017).
+        onecycle: up from learning_rate/25 to learning_rate in the first 30% of the steps, then
+            down to end_lr, along cosines (Smith & Topin, "Super-Convergence", 2018).
+        """
+        from paddle.optimizer import lr
+
+        rate, end = self.learning_rate, self.end_lr
+        if self.lr_schedule == "constant":
+            return lr.LambdaDecay(rate, lr_lambda=lambda step: 1.0)
+        # At step n Paddle's rate is one of n+1 points; its decays end after as many steps.
+        last = max(self.total_steps - 1, 1)
+        if self.lr_schedule == "polynomial":
+            return lr.PolynomialDecay(rate, decay_steps=last, end_lr=end)
+        if self.lr_schedule == "cosine":
+            return lr.CosineAnnealingDecay(rate, T_max=last, eta_min=end)
+        return lr.OneCycleLR(
+            max_learning_rate=rate, total_steps=max(self.total_steps, 2), end_learning_rate=end
+        )
+
+    def _decaying(self, parameters: "Mapping[str, paddle.Tensor]") -> set[str]:
+        """Return the generated names of the parameters that decay."""
+        chosen: set[str] = set()
+        for name in self.weight_decay_layers or parameters:
+            found = {
+                parameter.name
+                for path, parameter in parameters.items()
+                if path == name or path.startswith(f"{name}.")
+            }
+            if not found:
+                layers = dict.fromkeys(path.rpartition(".")[0] for path in parameters)
+                near = nearest_name(name, [*layers, *parameters])
+                raise ConfigError(
+                    f"weight_decay_layers names {name!r}; "
+                    + (f"did you mean {near!r}? " if near else "")
+                    + f"the net's layers are {', '.join(layers)}, and its parameters "
+                    + ", ".join(parameters)
+                )
+            chosen |= found
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -182,6 +264,16 @@ class CommandOptions(Options):
     heading = "run"
 
     max_restarts: CountOrZero = option(0, "maximum number of restarts when training dies or hangs")
+
+
+BLOCKS = (BlockSizes(1, 28, 28, 20, 5, 2), BlockSizes(20, 14, 14, 20, 5, 2))
+
+
+def net_sizes(has_dropout: bool = False) -> Net:
+    """Return what `MNIST` computes in compiled loops: all of it, or with dropout the features."""
+    if has_dropout:
+        return Net(BLOCKS, biases=(True, True))
+    return Net(BLOCKS, biases=(True, True, True), classes=10)
 
 
 def distortion_amounts(augment: tuple[str, ...]) -> dict[str, float]:

@@ -6,7 +6,6 @@ import paddle
 import pytest
 from paddle import nn
 
-from paddle_mnist.mnist.optim import build_optimizer, build_schedule
 from paddle_mnist.mnist.options import OptimizerOptions
 
 RATE, END, STEPS = 0.01, 0.001, 41
@@ -33,8 +32,9 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule_follows_its_formula(name):
-    config = OptimizerOptions(lr_schedule=name, learning_rate=RATE, end_lr=END)
-    schedule = build_schedule(config, STEPS)
+    schedule = OptimizerOptions(
+        lr_schedule=name, learning_rate=RATE, end_lr=END, total_steps=STEPS
+    ).schedule()
     for step in range(STEPS):
         assert schedule() == pytest.approx(SCHEDULES[name](step), rel=1e-6), step
         schedule.step()
@@ -43,8 +43,8 @@ def test_schedule_follows_its_formula(name):
 def test_schedule_of_very_few_steps_stays_within_the_rate():
     for name in SCHEDULES:
         for steps in (1, 2, 3):
-            options = OptimizerOptions(lr_schedule=name, learning_rate=RATE)
-            schedule = build_schedule(options, steps)
+            options = OptimizerOptions(lr_schedule=name, learning_rate=RATE, total_steps=steps)
+            schedule = options.schedule()
             for _ in range(steps):
                 assert 0 <= schedule() <= RATE, (name, steps)
                 schedule.step()
@@ -115,9 +115,15 @@ DECAYING = {  # by weight_decay_layers: the parameters
     [*((name, "b") for name in FORMULAS), ("momentum", ""), ("momentum", "a.bias,b")],
 )
 def test_optimizer_follows_its_formula_and_decays_what_is_named(name, names):
-    config = OptimizerOptions(optimizer=name, weight_decay=0.3, weight_decay_layers=names)
+    config = OptimizerOptions(
+        optimizer=name,
+        learning_rate=RATE,
+        lr_schedule="constant",
+        weight_decay=0.3,
+        weight_decay_layers=names,
+    )
     model = Two()
-    optimizer = build_optimizer(config, dict(model.named_parameters()), RATE)
+    optimizer = config.build(dict(model.named_parameters()))
     for gradient in GRADIENTS:
         for parameter in model.parameters():
             parameter.grad = paddle.full(parameter.shape, gradient)

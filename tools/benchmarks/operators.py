@@ -71,7 +71,7 @@ def _time_loops(images: np.ndarray, parameters: np.ndarray) -> Figures:
 
     parameters: of the net, flat.
     """
-    from paddle_mnist.mnist.sizes import net_sizes
+    from paddle_mnist.mnist.options import net_sizes
     from paddle_mnist.nn.compiled_net import compiled_net
     from paddle_mnist.nn.sparse_layout import aligned_zeros
     from paddle_mnist.nn.sparse_linear import cross_entropy_loop

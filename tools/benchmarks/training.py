@@ -43,7 +43,7 @@ def _products(source: str, trained: bool) -> dict[str, float]:
     A gradient is 0 where ReLU or the pooling lets none pass, at three of four places and more.
     """
     from paddle_mnist import MNIST
-    from paddle_mnist.mnist.sizes import net_sizes
+    from paddle_mnist.mnist.options import net_sizes
     from paddle_mnist.nn.compiled_net import compiled_net
 
     images, net = arrays(source)[0][:IMAGES], net_sizes()
