@@ -1,4 +1,4 @@
-"""The images and labels of one split in memory, and the names of their classes."""
+"""The images and labels of one split in memory, their form, and the names of their classes."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -37,6 +37,18 @@ class Split:
         values: np.ndarray = images.astype(np.float32)
         values /= np.float32(self.divisor)
         return values
+
+
+@dataclass(frozen=True)
+class ItemSpec:
+    """The form that a model requires of the items of a classification dataset.
+
+    image_shape: of one image, channels first.
+    num_classes: labels are 0 to num_classes - 1.
+    """
+
+    image_shape: tuple[int, ...]
+    num_classes: int
 
 
 @dataclass(frozen=True)

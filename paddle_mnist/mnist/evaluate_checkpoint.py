@@ -60,24 +60,8 @@ def load_and_evaluate(
         fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
         model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)
-    _say_what_the_run_used(weights, dataset)
+    _log_limit_of_run(weights, dataset)
     return EvaluatedModel(str(weights.path), model, dataset, evaluate(model, dataset))
-
-
-def _say_what_the_run_used(weights: SavedWeights, dataset: MnistDataset) -> None:
-    """Log why the figures of a run differ from these: it used the first images of the split."""
-    option = "train_limit" if dataset.mode == "train" else "eval_limit"
-    limit = (weights.manifest.get("config") or {}).get(option)
-    is_of_run = weights.manifest.get("data_hash") == dataset.data.hash
-    if limit and is_of_run and limit < len(dataset):
-        used = MnistDataset(dataset.mode, dataset.data, limit)
-        log.info(
-            "the run's own figures are of %s (--%s %d); these are of %s",
-            used.extent,
-            option,
-            limit,
-            dataset.extent or "all",
-        )
 
 
 def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
@@ -93,6 +77,21 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
             "evaluate on with --data"
         )
     return images
+
+
+def _log_limit_of_run(weights: SavedWeights, dataset: MnistDataset) -> None:
+    """Log that the run's own figures are of fewer images of the split, if they are."""
+    option = "train_limit" if dataset.mode == "train" else "eval_limit"
+    limit = (weights.manifest.get("config") or {}).get(option)
+    if limit and limit < len(dataset) and weights.manifest.get("data_hash") == dataset.data.hash:
+        used = MnistDataset(dataset.mode, dataset.data, limit).extent
+        log.info(
+            "the run's own figures are of %s (--%s %d); these are of %s",
+            used,
+            option,
+            limit,
+            dataset.extent or "all",
+        )
 
 
 def evaluate_checkpoint(

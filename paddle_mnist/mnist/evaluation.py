@@ -10,11 +10,13 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist.data.external import as_loader, open_loader
+from paddle_mnist.errors import DataError
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.metrics.sums import GatheredOutputs
-from paddle_mnist.mnist.labelled_images import ItemSpec, labelled_images
+from paddle_mnist.mnist.arrays import ItemSpec
 from paddle_mnist.mnist.step import summed_cross_entropy
 from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.evaluator import add_up
 from paddle_mnist.training.steps import Step, SupervisedStep
 
@@ -107,7 +109,55 @@ def evaluate(
 
 def _on_images(step: Step, source: str, spec: Optional[ItemSpec]) -> Step:
     """Return a step on the batches of a dataset, `source`, which must be images with labels."""
-    return lambda model, batch: step(model, labelled_images(batch, source, spec))
+    return lambda model, batch: step(model, _labelled_images(batch, source, spec))
+
+
+def _labelled_images(
+    batch: Any, source: str, spec: Optional[ItemSpec]
+) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Return a batch of pairs (image, label): images float32 [B, ...], labels int64 [B, 1].
+
+    Images may be of any float dtype; a label is one whole number in a tensor of any shape. Raises
+    DataError for other batches.
+
+    source: where the batch comes from, for errors. spec: further requirements.
+    """
+    is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    if not is_pair:
+        found = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else _describe(batch)
+        raise DataError(f"{source}: an item is {found}; expected (image, label)")
+    images, labels = batch
+    is_float = isinstance(images, paddle.Tensor) and images.is_floating_point()
+    if not is_float or (spec and tuple(images.shape[1:]) != spec.image_shape):
+        shape = f" {list(spec.image_shape)}" if spec else ""
+        raise DataError(
+            f"{source}: an image is {_describe(images)}; expected float32{shape}, with values in "
+            "0..1"
+        )
+    wrong: list[Any] = []
+    if not isinstance(labels, paddle.Tensor):
+        wrong = [type(labels).__name__]
+    else:
+        values = as_array(labels)
+        if values.size != len(images) or values.dtype.kind not in "iu":
+            wrong = values[:1].tolist()
+        elif spec:
+            wrong = values[(values < 0) | (values >= spec.num_classes)].tolist()
+    if wrong:
+        valid_range = f" in 0..{spec.num_classes - 1}" if spec else ""
+        raise DataError(
+            f"{source}: a label is {wrong[0]!s:.40}; expected one whole number{valid_range}"
+        )
+    if images.dtype != paddle.float32:
+        images = images.astype("float32")
+    return images, labels.astype("int64").reshape([-1, 1])
+
+
+def _describe(values: Any) -> str:
+    """Return dtype and shape of one item of a batch of them."""
+    if not isinstance(values, paddle.Tensor):
+        return type(values).__name__
+    return f"{str(values.dtype).rpartition('.')[2]} {list(values.shape[1:])}"
 
 
 def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:

@@ -8,7 +8,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.utils import unique_name
 
-from paddle_mnist.mnist.labelled_images import ItemSpec
+from paddle_mnist.mnist.arrays import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.mnist.print_layers import print_layers
 from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
