@@ -52,10 +52,10 @@ def test_incremental_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines)
 @pytest.mark.parametrize(
     ("start", "found"),
     [
-        (None, r"'2' without StartFrom\(...\)"),
-        (StartFrom("run", weights_only=True), "'2' with weights_only"),
+        (None, "from scratch"),
+        (StartFrom("run", weights_only=True), "from weights alone"),
     ],
 )
 def test_softening_a_net_that_continues_nothing_raises(start, found):
-    with pytest.raises(ConfigError, match=f"Incremental: soften is {found}; expected StartFrom"):
+    with pytest.raises(ConfigError, match=f"soften is '2', but the training starts {found}"):
         check_start(Incremental("2"), start)
