@@ -19,7 +19,7 @@ from conftest import ROOT
 from paddle_mnist.commands import Parser
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import CheckpointError, NoProgressError, RunLockedError
-from paddle_mnist.system.supervisor import FINAL
+from paddle_mnist.system.children import FINAL
 
 CLUSTER = ROOT / "examples/cluster"
 SMALL = ["--recipe", "default", "--batch_size", "32", "--log_every", "4", "--figures", "false"]

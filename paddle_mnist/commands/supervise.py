@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.children import supervise
 from paddle_mnist.system.signals import parse_names
-from paddle_mnist.system.supervisor import supervise
 
 
 @command()

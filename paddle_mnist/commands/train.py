@@ -14,8 +14,8 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.options import net_sizes
 from paddle_mnist.system import heartbeat
+from paddle_mnist.system.children import supervise
 from paddle_mnist.system.devices import installed_builds, require_paddle
-from paddle_mnist.system.supervisor import supervise
 
 
 @command()

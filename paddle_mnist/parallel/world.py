@@ -122,7 +122,7 @@ class DistributedWorld(World):
                 result_and_error = [None, raised]
         with _communication():
             if has_time_limit and not self.is_main_process:
-                heartbeat.pause_watchdog()  # rank 0 has one of its own
+                heartbeat.pause()  # rank 0 has one of its own
             with self._exchanges.met():
                 distributed.broadcast_object_list(result_and_error, src=0)
         result: T
@@ -183,7 +183,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     device: "cpu" for processes that use none of a machine's GPUs.
     """
     if started_by_launcher():
-        heartbeat.exit_with_parent()
+        heartbeat.guard()
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
         warn_once(
             "PADDLE_LOG_DIR",
@@ -200,7 +200,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         log.setLevel(logging.WARNING)
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
-    heartbeat.start_watchdog(hang_timeout + heartbeat.START_SECONDS)
+    heartbeat.guard(hang_timeout + heartbeat.START_SECONDS)
     _init_parallel_env(device == "cpu")
     exchanges()  # from here on the others can wait for this process
     signals.require_agreement()

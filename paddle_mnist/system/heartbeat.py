@@ -1,9 +1,9 @@
-"""Heartbeats: signs of life for whoever watches this process, and what happens when they stop.
+"""Heartbeats of this process for the one that started it, and the guard that ends it.
 
-A supervisor (`paddle_mnist.system.supervisor`) names the writing end of a pipe in the environment;
-each heartbeat writes a byte to it. A pipe needs no disk, and it breaks when the supervisor dies:
-then this process stops as if by SIGTERM, and exits if it hangs, so that no orphan is left. (A
-supervisor that is itself stopped, by SIGSTOP, does not notice before it is continued.)
+A process that starts others (`paddle_mnist.system.children`) gives each a pipe, to which every
+heartbeat writes a byte. In the child one thread, the guard, ends the process when its parent is
+gone, so that no orphan is left, or when no heartbeat has come for too long. A process that Paddle's
+launch started has no pipe, but a guard.
 
 The trainer beats at every step, the evaluator at every batch, an exchange between processes when it
 begins.
@@ -11,11 +11,9 @@ begins.
 
 import contextlib
 import ctypes
-import functools
 import logging
 import math
 import os
-import select
 import signal
 import sys
 import threading
@@ -27,39 +25,74 @@ log = logging.getLogger("paddle_mnist")
 
 START_SECONDS = 60  # more than hang_timeout until the first heartbeat: imports, reading data
 GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
-VARIABLE = "PADDLE_MNIST_HEARTBEAT"
+TURN_SECONDS = 0.5  # between two looks of the guard
+VARIABLE = "PADDLE_MNIST_HEARTBEAT"  # "PARENT DESCRIPTOR": set for a child, not for its children
+BEAT, EXCHANGE = b".", b">"  # what a heartbeat writes
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
+
+class _State:
+    """What this process knows of its parent and of its heartbeats."""
+
+    parent: Optional[int] = None  # its process id, once `start` was called
+    pipe: Optional[int] = None  # the descriptor for heartbeats, if the parent reads them
+    guard: Optional[threading.Thread] = None
+    timeout = math.inf  # seconds without a heartbeat
+    seconds_left = math.inf  # until the guard ends this process
+
+
+_state = _State()
 _listeners: list[Callable[[bool], None]] = []
-_watchdog_left = [math.inf]  # seconds until the watchdog ends this process
 
 
-@functools.cache
-def start() -> Optional[int]:
-    """Connect to the supervisor, if there is one, and note which process started this one.
+def start() -> None:
+    """Note which process started this one, and guard this one if that process watches it.
 
-    Commands call it before anything else: the supervisor, or the parent, may die while Paddle is
-    imported, and a child must not inherit the pipe. Without that, the first use does it.
-    Returns the descriptor of the pipe, or None without a supervisor.
+    Commands call it before anything else, since the parent may die while Paddle is imported.
     """
-    parent_pid()
-    value = os.environ.pop(VARIABLE, None)  # it is this process's, not its children's
-    if value is None:
-        return None
-    descriptor = int(value)
-    threading.Thread(target=_exit_with_supervisor, args=[descriptor], daemon=True).start()
-    return descriptor
+    if _state.parent is None:
+        parent, pipe = os.environ.pop(VARIABLE, f"{os.getppid()} ").split(" ")
+        _state.parent = int(parent)
+        if pipe:
+            _state.pipe = int(pipe)
+            guard()
 
 
-@functools.cache
-def parent_pid() -> int:
-    """Return the process that started this one, also after its death."""
-    return os.getppid()
+def guard(timeout: float = math.inf) -> None:
+    """End this process once its parent is gone, or after `timeout` seconds without a heartbeat.
+
+    A later call sets another timeout. Only time in which the process runs counts, not time in
+    which it is suspended.
+    """
+    start()
+    _state.timeout = _state.seconds_left = timeout
+    if _state.guard is None:
+        _state.guard = threading.Thread(target=_guard, daemon=True)
+        _state.guard.start()
+
+
+def _guard() -> None:
+    while _state.seconds_left > 0:
+        if os.getppid() != _state.parent:
+            log.warning("the process that started this one is gone; stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE_SECONDS)
+            os._exit(128 + signal.SIGTERM)
+        time.sleep(TURN_SECONDS)
+        _state.seconds_left -= TURN_SECONDS
+    log.error("no heartbeat for %g s; ending: another process stalls, or this one", _state.timeout)
+    os._exit(1)
+
+
+def pause() -> None:
+    """Expect no heartbeats until the next one: the work is done, or waits for rank 0."""
+    _state.seconds_left = math.inf
 
 
 def is_supervised() -> bool:
-    """Return whether a supervisor waits for heartbeats."""
-    return start() is not None
+    """Return whether the process that started this one waits for heartbeats."""
+    start()
+    return _state.pipe is not None
 
 
 def add_listener(listener: Callable[[bool], None]) -> None:
@@ -74,28 +107,23 @@ def remove_listener(listener: Callable[[bool], None]) -> None:
 
 def beat(exchanging: bool = False) -> None:
     """Send a heartbeat. exchanging: this process may now have to wait for another one."""
+    start()
+    _state.seconds_left = _state.timeout
     for listener in _listeners:
         listener(exchanging)
-    descriptor = start()
-    if descriptor is not None:
-        # full: the supervisor has plenty to read yet; broken: the thread below sees to it
+    if _state.pipe is not None:
+        # full: the parent has plenty to read yet; broken: the guard sees to it
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(descriptor, b".")
+            os.write(_state.pipe, EXCHANGE if exchanging else BEAT)
 
 
-def _exit_with_supervisor(descriptor: int) -> None:
-    """Wait until nobody holds the reading end, then stop this process."""
-    poll = select.poll()
-    poll.register(descriptor, 0)  # only for the error that a pipe without a reader is
-    poll.poll()
-    _stop("the supervisor is gone; stopping")
-
-
-def _stop(reason: str) -> None:
-    log.warning("%s", reason)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
-    os._exit(128 + signal.SIGTERM)
+def report(message: bytes) -> None:
+    """Send the parent how this process ends; no heartbeat follows. message: begins with `{`."""
+    pipe, _state.pipe = _state.pipe, None
+    assert pipe is not None
+    os.set_blocking(pipe, True)
+    with contextlib.suppress(BrokenPipeError), open(pipe, "wb", closefd=False) as file:
+        file.write(message)
 
 
 def die_with(parent: int) -> None:
@@ -107,43 +135,3 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-
-
-@functools.cache  # once is enough
-def exit_with_parent() -> None:
-    """Stop this process as if by SIGTERM when the one that started it is gone."""
-    parent_pid()
-
-    def watch() -> None:
-        while os.getppid() == parent_pid():
-            time.sleep(0.5)
-        _stop("the process that started this one is gone; stopping")
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@functools.cache
-def start_watchdog(seconds: float) -> None:
-    """End this process, with exit code 1, after `seconds` without a heartbeat.
-
-    Counted in turns of a thread, so that time in which the process was stopped does not count.
-    """
-    _watchdog_left[0] = seconds
-
-    def reset(exchanging: bool) -> None:
-        _watchdog_left[0] = seconds
-
-    def watch() -> None:
-        while _watchdog_left[0] > 0:
-            time.sleep(1)
-            _watchdog_left[0] -= 1
-        log.error("no heartbeat for %g s; ending: another process stalls, or this one", seconds)
-        os._exit(1)
-
-    add_listener(reset)
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def pause_watchdog() -> None:
-    """Expect no heartbeats until the next one: the work is done, or waits for rank 0."""
-    _watchdog_left[0] = math.inf

@@ -265,6 +265,24 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Let the signals that stop a training wait; a process that is started inside begins so.
+
+    They come once it has handlers and calls `unblock`.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _state.stopping)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock() -> None:
+    """Take the signals that have come since this process was started inside `blocked`."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+@contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
     """Let signals end this process at once, for a call into C++ that may wait for ever.
 

@@ -222,7 +222,7 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
         device=arguments.device,
     )
     run = RunDirectory(arguments.output, arguments.name or None)
-    if entries is None:  # too large to be sent
+    if entries is None:  # not plain
         entries = json.loads(run.result.read_text(encoding="utf-8"))
     return as_fit_result(run, entries)
 

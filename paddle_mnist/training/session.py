@@ -43,7 +43,7 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
     run, saving = training.run, training.arguments.saving
     with contextlib.ExitStack() as stack:
         # What the caller does afterwards may take its time.
-        stack.callback(heartbeat.pause_watchdog)
+        stack.callback(heartbeat.pause)
 
         def lock() -> None:
             stack.enter_context(run.opened(training.arguments.fresh, saving, earlier))

@@ -478,14 +478,30 @@ def test_spawn_error_of_a_rank_raises_its_own_traceback():
     assert output.endswith("a fault of rank 1's own") and "gloo" not in output
 
 
-@pytest.mark.parametrize(("rests", "code"), [("", 1), ("heartbeat.pause_watchdog()", 0)])
-def test_watchdog_without_a_beat_ends_the_process_unless_paused(rests, code):
+@pytest.mark.parametrize(("rests", "code"), [("", 1), ("heartbeat.pause()", 0)])
+def test_guard_ends_a_process_without_heartbeats_unless_paused(rests, code):
     program = f"""
 import time
 from paddle_mnist.system import heartbeat
-heartbeat.start_watchdog(1)
+heartbeat.guard(1)
 heartbeat.beat()
 {rests}
 time.sleep(3)
 """
     assert forked.run([sys.executable, "-c", program], timeout=60).returncode == code
+
+
+def test_second_guard_sets_another_timeout_and_keeps_time():
+    """Each `join` sets one. Two of them must not count the same seconds twice."""
+    program = """
+import time
+from paddle_mnist.system import heartbeat
+heartbeat.guard(100)
+heartbeat.guard(4)
+heartbeat.beat()
+time.sleep(3)
+print("alive after 3 s", flush=True)
+time.sleep(60)
+"""
+    done = forked.run([sys.executable, "-c", program], timeout=60)
+    assert done.returncode == 1 and done.stdout == "alive after 3 s\n"

@@ -134,7 +134,7 @@ def test_supervisor_that_is_killed_leaves_no_orphan(supervised, tmp_path, hangs)
     time.sleep(0.5)  # until it hangs
     process.kill()
     assert is_gone(child)
-    assert hangs or "the supervisor is gone; stopping" in process.stdout.read()
+    assert hangs or "the process that started this one is gone; stopping" in process.stdout.read()
 
 
 # ------------------------------------------------------------------ the option of `train`
