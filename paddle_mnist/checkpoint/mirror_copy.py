@@ -25,7 +25,7 @@ from paddle_mnist.checkpoint.run import METRICS_LINES, MIRROR_RECORD, RunDirecto
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import CheckpointError, RunLockedError, listed
 from paddle_mnist.system.files import PART, make_folder, sync_folder, write_atomically
-from paddle_mnist.system.ownership import LOCK
+from paddle_mnist.system.lock import LOCK
 from paddle_mnist.system.remote import RemoteFolder
 
 log = logging.getLogger("paddle_mnist")

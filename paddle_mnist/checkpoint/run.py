@@ -26,7 +26,7 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned
+from paddle_mnist.system.lock import LOCK, RECORD, FolderLock, locked_folder
 from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
@@ -63,7 +63,7 @@ class RunDirectory:
             self.path / "checkpoints", require_ownership=self._require_ownership
         )
         self.mirror: Optional[Mirror] = None
-        self._owner: Optional[Owner] = None
+        self._lock: Optional[FolderLock] = None
         self._name = name
 
     @property
@@ -137,9 +137,9 @@ class RunDirectory:
                         mirror.move_aside()
                 self._move_aside()
         # After a move this is another directory, with another lock.
-        with self._locked(saving) as owner:
-            self._owner = owner
-            for path in (self.config, self.metrics, self.result, self.weights, owner.path):
+        with self._locked(saving) as lock:
+            self._lock = lock
+            for path in (self.config, self.metrics, self.result, self.weights, lock.path):
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
@@ -151,12 +151,12 @@ class RunDirectory:
             finally:
                 log.removeHandler(handler)
                 handler.close()
-                self._owner = None
+                self._lock = None
 
     def _require_ownership(self) -> None:
         """Raise RunLockedError if another process has broken the lock of the open directory."""
-        if self._owner:
-            self._owner.require()
+        if self._lock:
+            self._lock.require()
 
     @contextlib.contextmanager
     def mirrored(self, saving: Saving) -> Iterator[None]:
@@ -183,14 +183,15 @@ class RunDirectory:
                 )
 
     @contextlib.contextmanager
-    def _locked(self, saving: Saving) -> Iterator[Owner]:
+    def _locked(self, saving: Saving) -> Iterator[FolderLock]:
         make_folder(self.path)
         with contextlib.ExitStack() as stack:
             with writing(self.path):
-                owner = stack.enter_context(
-                    owned(self.path, saving.break_lock_after, _elsewhere(bool(saving.mirror)))
+                elsewhere = _elsewhere(bool(saving.mirror))
+                lock = stack.enter_context(
+                    locked_folder(self.path, saving.break_lock_after, elsewhere)
                 )
-            yield owner
+            yield lock
 
     def _is_empty(self) -> bool:
         """Return whether no training has begun here, though one may have been refused."""

@@ -38,7 +38,7 @@ from paddle_mnist.system.files import (
     warn_once,
     writing,
 )
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.lock import locked
 from paddle_mnist.system.machine import memory_limit, usable_cpus
 
 log = logging.getLogger("paddle_mnist")

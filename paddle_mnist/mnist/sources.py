@@ -28,7 +28,7 @@ from paddle_mnist.mnist.readers import (
     read_npz,
 )
 from paddle_mnist.system.files import in_home, write_atomically
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.lock import locked
 
 log = logging.getLogger("paddle_mnist")
 

@@ -31,7 +31,7 @@ from numba.core.runtime import rtsys
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import cache_folder, write_atomically
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.lock import locked
 
 log = logging.getLogger("paddle_mnist")
 

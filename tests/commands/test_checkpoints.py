@@ -14,7 +14,7 @@ import pytest
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import StoppedError
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.lock import locked
 
 NAMES = [
     "mnist_epoch0_step5",

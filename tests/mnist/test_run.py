@@ -121,7 +121,7 @@ def test_suspended_run_whose_lock_is_broken_exits_with_75(train, tmp_path, tiny,
     process.send_signal(signal.SIGSTOP)
     record = tmp_path / "run/.lock.json"
     values = json.loads(record.read_text())
-    values["process"]["host"] = "gone-node"
+    values["host"] = "gone-node"
     record.write_text(json.dumps(values))
     os.utime(record, (0, 0))
     error = train(expect=75).stderr

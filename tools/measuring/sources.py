@@ -9,7 +9,7 @@ from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.readers import read_head
 from paddle_mnist.mnist.sources import Source, find_source
 from paddle_mnist.system.files import write_atomically
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.lock import locked
 
 
 def json_file(name: str) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.lock import locked
 
 if TYPE_CHECKING:
     from reproduction.trainings import Training

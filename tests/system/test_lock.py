@@ -11,18 +11,17 @@ import sys
 import pytest
 
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.ownership import RECORD, Record, owned
-from paddle_mnist.system.processes import this_process
+from paddle_mnist.system.lock import RECORD, locked_folder, this_process
 
 # Owns the folder until a line comes, then asks whether it still does.
 OWNS = """
 import sys
 from pathlib import Path
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.system.ownership import owned
+from paddle_mnist.system.lock import locked_folder
 
 try:
-    with owned(Path(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else None) as owner:
+    with locked_folder(Path(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else None) as owner:
         print("owns", flush=True)
         sys.stdin.readline()
         owner.require()
@@ -75,7 +74,7 @@ def change_record(folder, seconds_ago=0.0, **changes):
     """As if its owner were another process, of another machine perhaps, and quiet for a while."""
     path = folder / RECORD
     values = json.loads(path.read_text())
-    values["process"].update(changes)
+    values.update(changes)
     path.write_text(json.dumps(values))
     now = path.stat().st_mtime
     os.utime(path, (now - seconds_ago, now - seconds_ago))
@@ -109,8 +108,8 @@ def test_killed_process_of_this_machine_loses_its_lock(own, tmp_path):
     [
         (None, {"host": "gone-node"}),
         ("ENOLCK", {"host": "gone-node"}),
-        ("ENOLCK", {"boot": "of-before"}),
-        ("ENOLCK", {"namespace": "pid:[1]"}),
+        ("ENOLCK", {"system": "of-before pid:[4026531836]"}),
+        ("ENOLCK", {"system": "of-now pid:[1]"}),
     ],
     indirect=["environment"],
 )
@@ -132,7 +131,7 @@ def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
 
 
 def test_owner_that_trains_shows_signs_of_life(tmp_path):
-    with owned(tmp_path):
+    with locked_folder(tmp_path):
         change_record(tmp_path, seconds_ago=7200)
         before = (tmp_path / RECORD).stat().st_mtime
         heartbeat.beat()
@@ -144,10 +143,10 @@ DIES = """
 import sys
 from pathlib import Path
 from faulty_disk import at, kill, watched
-from paddle_mnist.system.ownership import owned
+from paddle_mnist.system.lock import locked_folder
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
-with watched(folder, at(number, kill)), owned(folder) as owner:
+with watched(folder, at(number, kill)), locked_folder(folder) as owner:
     owner.require()
 """
 
@@ -160,11 +159,11 @@ def test_owner_killed_at_any_point_leaves_the_folder_free(tmp_path, environment)
     while code == -signal.SIGKILL:
         folder = tmp_path / str(number)
         folder.mkdir()
-        reused = dataclasses.replace(this_process(), started="1")
-        (folder / RECORD).write_bytes(Record(reused, "former", False, 0.0).encode())
+        reused = dataclasses.replace(this_process(has_flock=False), started="1")
+        (folder / RECORD).write_bytes(reused.encode())
         command = [sys.executable, "-c", DIES, folder, str(number)]
         code = subprocess.run(command, env=environment).returncode
-        with owned(folder) as owner:
+        with locked_folder(folder) as owner:
             owner.require()
         number += 1
     assert code == 0 and number > 5
