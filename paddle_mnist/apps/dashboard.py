@@ -44,7 +44,7 @@ def serve(
         if not is_loopback(host):
             log.warning(PUBLIC, host)
         # In a thread of its own: raised in a request, a signal's error would be swallowed.
-        with signals.handlers_installed(), signals.deferred():
+        with signals.handlers_installed():
             threading.Thread(target=server.serve_forever, daemon=True).start()
             signals.wait()  # pages may import Paddle
 

@@ -109,7 +109,7 @@ def serve(
         log.warning("%s: whoever has this address can use it", blocks.share_url)
     elif is_public:
         log.warning(PUBLIC, host)
-    with signals.handlers_installed(), signals.deferred():
+    with signals.handlers_installed():
         signals.wait()
     blocks.close()
 

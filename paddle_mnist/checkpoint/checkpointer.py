@@ -1,10 +1,10 @@
 """Saves checkpoints when they are due, and prunes old ones."""
 
 import copy
-import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -24,7 +24,6 @@ from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.background import Background
 from paddle_mnist.system.files import warn_once
 
 log = logging.getLogger("paddle_mnist")
@@ -79,7 +78,7 @@ class StoreCheckpointer(Checkpointer):
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )
         self._last_attempt = time.monotonic()
-        self._writing: Optional[tuple[str, Background]] = None  # the name, and what writes it
+        self._writing: Optional[tuple[str, Future[None]]] = None  # name, and work
         # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
@@ -154,17 +153,17 @@ class StoreCheckpointer(Checkpointer):
 
         wait: until it has written it; else what is not done is left for later.
         """
-        if self._writing and (wait or self._writing[1].is_done()):
-            name, thread = self._writing
+        if self._writing and (wait or self._writing[1].done()):
+            name, future = self._writing
             try:
-                thread.wait()
+                future.result()
             except OutputError as error:
                 log.warning(NOT_SAVED, name, error)
             else:
                 if self.mirror:
                     self.mirror.changed()
             finally:
-                if thread.is_done():  # else something, such as Ctrl-C, has interrupted the wait
+                if future.done():  # else something, such as Ctrl-C, has interrupted the wait
                     self._writing = None
 
     def _save(self, state: TrainState, name_end: str = "", blocking: bool = True) -> None:
@@ -203,10 +202,9 @@ class StoreCheckpointer(Checkpointer):
         try:
             copies = {suffix: contents.copied() for suffix, contents in files.items()}
             later = copy.deepcopy((state, extra_entries))
-            self._writing = (
-                name,
-                Background(functools.partial(self._commit, name, copies, *later)),
-            )
+            executor = ThreadPoolExecutor(max_workers=1)
+            self._writing = name, executor.submit(self._commit, name, copies, *later)
+            executor.shutdown(wait=False)  # the thread ends with its work
         except (MemoryError, RuntimeError) as error:  # no room for the copy, or no thread
             warn_once(
                 self.store.folder,

@@ -14,7 +14,7 @@ from paddle import nn
 from paddle_mnist.errors import DeviceError
 from paddle_mnist.nn.hooks import hooks_of, is_read_only
 from paddle_mnist.nn.sparse_layout import BlockSizes, Net
-from paddle_mnist.system.devices import imported_before_paddle
+from paddle_mnist.system.devices import comes_after_paddle_2
 from paddle_mnist.system.machine import usable_cpus
 
 # Returns whether `paddle.jit.to_static` is tracing the running code.
@@ -171,7 +171,7 @@ def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
 def why_not_compiled() -> Optional[str]:
     """Return why the compiled loops cannot run here, once logged; None if they can."""
     try:
-        if paddle.__version__.startswith("2.") and "numba" not in imported_before_paddle():
+        if comes_after_paddle_2("numba"):
             raise ImportError(
                 "with Paddle 2 it must be imported before paddle, which breaks the zlib it uses"
             )

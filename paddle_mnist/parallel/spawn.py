@@ -72,8 +72,7 @@ def spawn(
     has_gpus = device != "cpu" and gpu_count() > 0
     gpu_numbers = _gpu_numbers(chosen_devices, nprocs) if has_gpus else []
     processes, ranks = list[Any](), list[Child]()
-    with signals.handlers_installed(), signals.deferred():
-        signals.reinstall_handlers()  # importing Paddle, which the caller has done, replaced them
+    with signals.handlers_installed():
         try:
             for variables in _environments(nprocs, gpu_numbers):
                 process, child = _start(_Call(function, args), variables)

@@ -18,8 +18,9 @@ import paddle
 from paddle import distributed
 
 from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
+from paddle_mnist.parallel.gloo_keepalive import Exchanges, exchanges
+from paddle_mnist.parallel.processes import started_by_launcher
 from paddle_mnist.parallel.spawn import spawn
-from paddle_mnist.parallel.stand_in import Exchanges, exchanges
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.files import warn_once
 from paddle_mnist.system.machine import (
@@ -34,7 +35,6 @@ __all__ = [
     "current_world",
     "join",
     "spawn",
-    "started_by_launcher",
     "tree_sum",
 ]
 
@@ -108,7 +108,7 @@ class DistributedWorld(World):
 
     def all_gather_objects(self, value: T) -> list[T]:
         gathered: list[tuple[T, Optional[int]]] = []
-        with _communication(), self._exchanges.met():
+        with _communication(), self._exchanges.all_present():
             distributed.all_gather_object(gathered, (value, signals.received()))
         signals.agree_on(signum for _, signum in gathered)
         return [value for value, _ in gathered]
@@ -123,7 +123,7 @@ class DistributedWorld(World):
         with _communication():
             if has_time_limit and not self.is_main_process:
                 heartbeat.pause()  # rank 0 has one of its own
-            with self._exchanges.met():
+            with self._exchanges.all_present():
                 distributed.broadcast_object_list(result_and_error, src=0)
         result: T
         result, error = result_and_error
@@ -132,7 +132,7 @@ class DistributedWorld(World):
         return result
 
     def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
-        with _communication(), self._exchanges.met():
+        with _communication(), self._exchanges.all_present():
             for tensor in tensors:
                 distributed.broadcast(tensor, src=0)
 
@@ -168,11 +168,6 @@ def _communication() -> Iterator[None]:
             f"another process of this training is gone or was out of step ({reason}); its own "
             "message says why; run again to resume from the newest checkpoint"
         ) from error
-
-
-def started_by_launcher() -> bool:
-    """Return whether Paddle's launch or spawn started this process."""
-    return "PADDLE_TRAINER_ID" in os.environ
 
 
 def join(hang_timeout: float = 600, device: str = "auto") -> World:

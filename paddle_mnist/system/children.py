@@ -149,7 +149,7 @@ def supervise(
     system without POSIX process groups and signals.
     """
     require_posix_processes(f"max_restarts is {max_restarts}", "max_restarts 0")
-    with signals.handlers_installed(stop_signals), signals.deferred():
+    with signals.handlers_installed(stop_signals):
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):
             code = _run(command(restarts > 0), hang_timeout)

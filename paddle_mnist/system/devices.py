@@ -43,9 +43,8 @@ def require_paddle() -> None:
                 importlib.import_module(name)
     try:
         # raised inside, StoppedError would look like a broken import
-        with usable_home(), signals.deferred():
+        with usable_home(), signals.importing_paddle():
             importlib.import_module("paddle")
-        signals.reinstall_handlers()
     except (ImportError, OSError, AttributeError) as error:
         if getattr(error, "name", None) == "paddle":
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
@@ -60,14 +59,14 @@ def require_paddle() -> None:
         ) from error
 
 
-def imported_before_paddle() -> list[str]:
-    """Return which of `BEFORE_PADDLE_2` this process imported before Paddle 2; with 3, none."""
+def comes_after_paddle_2(name: str) -> bool:
+    """Return whether this process imported a module, if at all, after Paddle 2, which breaks it."""
     import paddle
 
+    if not paddle.__version__.startswith("2."):
+        return False
     modules = list(sys.modules)  # in the order of their imports
-    before = modules[: modules.index("paddle.base.libpaddle")]
-    is_old = paddle.__version__.startswith("2.")
-    return [name for name in BEFORE_PADDLE_2 if is_old and name in before]
+    return name not in modules[: modules.index("paddle.base.libpaddle")]
 
 
 def zlib_is_broken() -> bool:
@@ -76,12 +75,7 @@ def zlib_is_broken() -> bool:
     Paddle 2 exports a zlib of its own, which Python's mixes with the system's if it is imported
     later: a segmentation fault (2.6.2; not with 3.3.1).
     """
-    import paddle
-
-    modules = list(sys.modules)  # in the order of their imports
-    if not paddle.__version__.startswith("2.") or "zlib" not in modules:
-        return False
-    return modules.index("zlib") > modules.index("paddle.base.libpaddle")
+    return "zlib" in sys.modules and comes_after_paddle_2("zlib")
 
 
 def require_zlib(what: str) -> None:

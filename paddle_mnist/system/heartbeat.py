@@ -42,7 +42,7 @@ class _State:
 
 
 _state = _State()
-_listeners: list[Callable[[bool], None]] = []
+listeners: list[Callable[[], None]] = []  # called at every heartbeat
 
 
 def start() -> None:
@@ -95,22 +95,12 @@ def is_supervised() -> bool:
     return _state.pipe is not None
 
 
-def add_listener(listener: Callable[[bool], None]) -> None:
-    """Call `listener(exchanging)` at every heartbeat."""
-    _listeners.append(listener)
-
-
-def remove_listener(listener: Callable[[bool], None]) -> None:
-    """Undo `add_listener`."""
-    _listeners.remove(listener)
-
-
 def beat(exchanging: bool = False) -> None:
     """Send a heartbeat. exchanging: this process may now have to wait for another one."""
     start()
     _state.seconds_left = _state.timeout
-    for listener in _listeners:
-        listener(exchanging)
+    for listener in listeners:
+        listener()
     if _state.pipe is not None:
         # full: the parent has plenty to read yet; broken: the guard sees to it
         with contextlib.suppress(BlockingIOError, BrokenPipeError):

@@ -95,39 +95,39 @@ def _flock(path: Path, wait: bool) -> Iterator[Optional[OSError]]:
         try:
             held = FileLock(path).acquire(timeout=-1 if wait else 0)
         except Timeout as error:
-            raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path)) from error
+            raise _held_elsewhere(path) from error
         with held:
             yield None
         return
-    descriptor, refusal = _open(path), None
+    descriptor, refusal = _acquire(path, wait)
     try:
-        while True:
-            is_held_elsewhere = False
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                is_held_elsewhere = error.errno in HELD
-                if not is_held_elsewhere and error.errno not in NO_LOCKS:
-                    raise
-                refusal = error
-            if not _is_at(descriptor, path):  # it was broken meanwhile
-                _close(descriptor)
-                descriptor = _open(path)
-            elif not is_held_elsewhere:
-                break
-            elif wait:
-                time.sleep(POLL_SECONDS)
-            else:
-                raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path))
         yield refusal
     finally:
         _close(descriptor)
 
 
-def _open(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    _descriptors.add(descriptor)
-    return descriptor
+def _acquire(path: Path, wait: bool) -> tuple[int, Optional[OSError]]:
+    """Open a file and lock it; return its descriptor, and the error where there are no locks."""
+    while True:
+        descriptor, refusal = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), None
+        _descriptors.add(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            refusal = error
+        if (not refusal or refusal.errno in NO_LOCKS) and _is_at(descriptor, path):
+            return descriptor, refusal
+        _close(descriptor)  # held by another process; or it was broken meanwhile, and is another's
+        if refusal and refusal.errno not in HELD | NO_LOCKS:
+            raise refusal
+        if refusal and refusal.errno in HELD:
+            if not wait:
+                raise _held_elsewhere(path)
+            time.sleep(POLL_SECONDS)
+
+
+def _held_elsewhere(path: Path) -> BlockingIOError:
+    return BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
 
 
 def _close(descriptor: int) -> None:
@@ -252,8 +252,8 @@ class FolderLock:
                 "and saves nothing more: see that no other process trains there, and run again"
             )
 
-    def show_sign(self, exchanging: bool = False) -> None:
-        """Show a sign of life, at most one in SIGN_SECONDS. For `heartbeat.add_listener`."""
+    def show_sign(self) -> None:
+        """Show a sign of life, at most one in SIGN_SECONDS; called at every heartbeat."""
         now = time.monotonic()
         if now >= self._next_sign:
             self._next_sign = now + SIGN_SECONDS
@@ -282,12 +282,12 @@ def locked_folder(
         while not (lock := _try_to_lock(folder, break_after, elsewhere, stack)):
             stack.close()
         pid = os.getpid()
-        heartbeat.add_listener(lock.show_sign)
+        heartbeat.listeners.append(lock.show_sign)
         try:
             yield lock
         finally:
             if os.getpid() == pid:  # not in a process forked meanwhile, which leaves this, too
-                heartbeat.remove_listener(lock.show_sign)
+                heartbeat.listeners.remove(lock.show_sign)
                 lock.release()
 
 

@@ -1,8 +1,7 @@
 """Handling of SIGTERM and its like: a training stops between steps, and saves before it exits.
 
 `handlers_installed` installs handlers that only record the signal: SIGTERM, SIGINT, those that
-schedulers send before they kill, and what the user adds. Where it takes effect depends on
-the code that runs: inside `deferred` nothing is interrupted; inside `interruptible`, for work that
+schedulers send before they kill, and what the user adds. Only inside `interruptible`, for work that
 may stop anywhere (waiting for a batch, evaluation), the handler raises StoppedError, at once or on
 entry if the signal came earlier. Among several processes StoppedError waits until all of them know
 of the signal (`require_agreement`), so that they stop at the same step.
@@ -15,7 +14,7 @@ process with the error's exit code, 143.
 A second signal changes nothing until the training waits for its mirror: that wait it ends.
 
 Signals are delivered to a process, so the state is the module's. Python runs signal handlers in the
-main thread: in other threads `deferred` and `interruptible` do nothing.
+main thread: in other threads the contexts of this module do nothing.
 """
 
 import contextlib
@@ -25,6 +24,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Optional
 
@@ -61,66 +61,62 @@ def _signal_name(word: object) -> str:
     return name
 
 
-class _SignalState:
-    """The signals that this process has received, and the handlers' way with the next one."""
+@dataclass
+class _State:
+    """The signals that this process has received, and what its handlers do with the next one.
 
-    owner_pid: Optional[int] = None  # the process whose handlers are installed
-    stopping: Sequence[int] = (*ALWAYS, *OF_SCHEDULERS)  # those that stop a training
-    handled: Sequence[int] = ()  # those of them whose handlers are installed
-    raising = False  # whether the handler raises StoppedError
-    needs_agreement = False  # one of several processes, which stop at the same step
-    agreed: Optional[int] = None  # the signal that all of these processes know of
+    owner_pid: the process whose handlers are installed. stopping: the signals that stop a training.
+    handled: those of them that have handlers. raising: whether the first one raises StoppedError.
+    needs_agreement: whether this is one of several processes, which stop at the same step; agreed:
+    the signal that all of them know of. arrivals: each signal received, and when.
+    """
 
-    def __init__(self) -> None:
-        self.arrivals: list[tuple[int, float]] = []  # each signal received, and when
+    owner_pid: Optional[int] = None
+    stopping: Sequence[int] = (*ALWAYS, *OF_SCHEDULERS)
+    handled: Sequence[int] = ()
+    raising: bool = False
+    needs_agreement: bool = False
+    agreed: Optional[int] = None
+    arrivals: list[tuple[int, float]] = field(default_factory=list)
 
-    @property
-    def received(self) -> Optional[int]:
-        """The first signal: the one that stops the training."""
-        return self.arrivals[0][0] if self.arrivals else None
 
-
-_state = _SignalState()
+_state = _State()
 
 
 @contextlib.contextmanager
 def handlers_installed(more: Sequence[str] = (), ignore_afterwards: bool = False) -> Iterator[None]:
-    """Handle the signals that stop a training; in another thread, do nothing.
+    """Record the signals that stop a training, which interrupt nothing outside `interruptible`.
 
     A nested use adds the signals that are `more`, by name.
     ignore_afterwards: for a process that exits next: signals during its exit change nothing.
     """
+    global _state
     if not _in_main_thread():
         yield
         return
-    is_outermost = _state.owner_pid != os.getpid()
-    if is_outermost:
-        _state.owner_pid, _state.raising = os.getpid(), False
-        _state.arrivals.clear()
-        _state.needs_agreement, _state.agreed, _state.handled = False, None, ()
-    stopping_before, handled_before = _state.stopping, _state.handled
-    added = [signal.Signals[name] for name in more if signal.Signals[name] not in stopping_before]
-    _state.stopping = (*stopping_before, *added)
-    before = {
-        signum: signal.getsignal(signum) for signum in (_state.stopping if is_outermost else added)
-    }
-    taken = [signum for signum, handler in before.items() if _may_take(signum, handler)]
-    for unavailable in (one.name for one in added if one not in taken):
+    if is_outermost := _state.owner_pid != os.getpid():
+        _state = _State(os.getpid())
+    stopping, handled = _state.stopping, _state.handled
+    added = [signal.Signals[name] for name in more if signal.Signals[name] not in stopping]
+    handlers = {signum: signal.getsignal(signum) for signum in (*stopping, *added)}
+    before = {s: old for s, old in handlers.items() if s not in handled and _may_take(s, old)}
+    for unavailable in (one.name for one in added if one not in before):
         log.warning(
             "stop_signals: this program ignores %s, or has a handler of its own for it, which "
             "stays, so it stops no training",
             unavailable,
         )
-    _state.handled = (*handled_before, *taken)
-    reinstall_handlers()
+    _state.stopping, _state.handled = (*stopping, *added), (*handled, *before)
+    _install_handlers()
     try:
-        yield
+        with _raising(False):
+            yield
     finally:
-        for signum in taken:
-            signal.signal(signum, signal.SIG_IGN if ignore_afterwards else before[signum])
-        _state.stopping, _state.handled = stopping_before, handled_before
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_IGN if ignore_afterwards else handler)
+        _state.stopping, _state.handled = stopping, handled
         if is_outermost:
-            _state.owner_pid = None
+            _state = _State()
 
 
 def _may_take(signum: int, handler: object) -> bool:
@@ -143,12 +139,7 @@ def stopped_by(exit_code: Optional[int]) -> Optional[int]:
     return next((one for one in _state.stopping if exit_code == StoppedError(one).exit_code), None)
 
 
-def reinstall_handlers() -> None:
-    """Install the handlers again after a library has replaced them with its own.
-
-    Importing Paddle does, unseen by Python: until this is called SIGTERM ends the process at once,
-    with C++ frames. (Blocking the signals for so long does not help: NumPy's threads get them.)
-    """
+def _install_handlers() -> None:
     if _state.owner_pid == os.getpid():
         for signum in _state.handled:
             signal.signal(signum, _record)
@@ -165,8 +156,8 @@ def _record(signum: int, frame: Optional[FrameType]) -> None:
 
 
 def received() -> Optional[int]:
-    """Return the signal that this process has received, or None."""
-    return _state.received if _state.owner_pid == os.getpid() else None
+    """Return the first signal that this process has received, or None."""
+    return next(iter(all_received()), None)
 
 
 def all_received() -> list[int]:
@@ -215,7 +206,7 @@ def wait() -> None:
     """
     while pending() is None:
         time.sleep(0.1)
-        reinstall_handlers()
+        _install_handlers()
     clear()
 
 
@@ -226,8 +217,7 @@ def clear() -> None:
 
 
 def _raise_if_pending() -> None:
-    signum = pending()
-    if signum is not None:
+    if signum := pending():
         raise StoppedError(signum)
 
 
@@ -236,16 +226,28 @@ def _in_main_thread() -> bool:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
-    """Let nothing inside be interrupted, also within an outer `interruptible`."""
-    if not _in_main_thread():
-        yield
-        return
-    before, _state.raising = _state.raising, False
+def _raising(value: bool) -> Iterator[None]:
+    """Have handlers raise StoppedError inside, or only record the signal."""
+    before, _state.raising = _state.raising, value
     try:
         yield
     finally:
         _state.raising = before
+
+
+@contextlib.contextmanager
+def importing_paddle() -> Iterator[None]:
+    """Let no signal interrupt the import of Paddle, and install the handlers again after it.
+
+    The import replaces them unseen by Python: in the meantime SIGTERM ends the process at once,
+    with C++ frames. (Blocking the signals for so long does not help: NumPy's threads get them.)
+    """
+    if not _in_main_thread():
+        yield
+        return
+    with _raising(False):
+        yield
+    _install_handlers()
 
 
 @contextlib.contextmanager
@@ -254,22 +256,15 @@ def interruptible() -> Iterator[None]:
     if not _in_main_thread():
         yield
         return
-    before = _state.raising
-    try:
-        _state.raising = True
+    with _raising(True):
         _raise_if_pending()  # one that came before
         yield
         _raise_if_pending()  # one whose error was swallowed inside
-    finally:
-        _state.raising = before
 
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Let the signals that stop a training wait; a process that is started inside begins so.
-
-    They come once it has handlers and calls `unblock`.
-    """
+    """Have the signals that stop a training wait in a process started inside, until `unblock`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _state.stopping)
     try:
         yield
@@ -278,7 +273,7 @@ def blocked() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """Take the signals that have come since this process was started inside `blocked`."""
+    """Take the signals that have come since this process was started; it has handlers now."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
@@ -295,11 +290,11 @@ def ending_at_once() -> Iterator[None]:
     for signum in _state.handled:
         signal.signal(signum, signal.SIG_DFL)
     try:
-        if _state.received is not None:
-            raise StoppedError(_state.received)
+        if came := received():
+            raise StoppedError(came)
         yield
     finally:
-        reinstall_handlers()
+        _install_handlers()
 
 
 def describe_exit(code: int) -> str:

@@ -24,8 +24,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, list
 from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.nn.state_dict import load_weights
-from paddle_mnist.parallel.process_count import processes_to_start
-from paddle_mnist.parallel.processes import Processes
+from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.surroundings import descriptors_open, usable_home
@@ -243,7 +242,7 @@ def _prepared(saving: Saving) -> Iterator[None]:
     heartbeat.start()
     descriptors_open()
     handlers = signals.handlers_installed(saving.stop_signals)
-    with usable_home(), generators_restored(), handlers, signals.deferred():
+    with usable_home(), generators_restored(), handlers:
         yield
 
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import conftest
+import fit_rows
 import forked
 import numpy as np
 import paddle
@@ -22,13 +23,13 @@ import test_gradients
 from conftest import ROOT
 from mirror_servers import free_port
 from process_jobs import living, start_job
+from small_nets import Points
 
-from paddle_mnist import MNIST, MnistDataset, TrainConfig, load_data
+from paddle_mnist import MNIST, Callback, MnistDataset, TrainConfig, is_rehearsal, load_data
 from paddle_mnist.errors import ConfigError, DataError, DeviceError, ProcessError
 from paddle_mnist.mnist import evaluation
-from paddle_mnist.parallel import stand_in
-from paddle_mnist.parallel.process_count import most_processes, processes_to_start
-from paddle_mnist.parallel.processes import Processes
+from paddle_mnist.parallel import gloo_keepalive
+from paddle_mnist.parallel.processes import Processes, most_processes, processes_to_start
 from paddle_mnist.parallel.world import join, spawn
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
@@ -395,6 +396,49 @@ def runs_script(script, folder, arguments):
     assert end.value.code == 0
 
 
+class WorksForLong(Callback):
+    """From the third step on, rank 1 has once to work for 40 s at a place; gloo waits for 30."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def after_step(self, view):
+        if view.step == 3 and not is_rehearsal() and os.environ["PADDLE_TRAINER_ID"] == "1":
+            os.environ["WORKS_IN"] = self.place
+        work("a callback")
+
+
+class SlowPoints(Points):
+    def __init__(self, place):
+        super().__init__()
+        self.place = place
+
+    def __getitem__(self, index):
+        work(self.place)
+        return super().__getitem__(index)
+
+
+def work(place):
+    if os.environ.get("WORKS_IN") == place:
+        os.environ["WORKS_IN"] = ""
+        time.sleep(40)
+
+
+@RELEASE
+@pytest.mark.parametrize("place", ["reading", "an evaluation", "a callback"])
+def test_rank_that_works_longer_than_gloo_waits_keeps_the_bits(tmp_path, place):
+    def train(name, where):
+        data = {"train": SlowPoints("reading"), "valid": SlowPoints("an evaluation")}
+        options = {"nprocs": 2, "callbacks": [WorksForLong(where)], **data}
+        return fit_rows.train("SGD with clipping", tmp_path / name, **options)
+
+    begin = time.monotonic()
+    unbroken = fit_rows.bits(train("unbroken", "nowhere"))
+    middle = time.monotonic()
+    assert fit_rows.bits(train("slow", place)) == unbroken
+    assert time.monotonic() - middle > 40 + (middle - begin) / 4
+
+
 def exchanges():
     """Each rank in turn is late, so that a thread stands in for it."""
     world = join()
@@ -449,9 +493,9 @@ def does_everything(data):
     sums_gradients()
     evaluates(data)
     # less patience than usual: a thread stands in for a rank that is late
-    stand_in.CALL_SECONDS, stand_in.POLL_SECONDS = 0.05, 0.02
+    gloo_keepalive.CALL_SECONDS, gloo_keepalive.POLL_SECONDS = 0.05, 0.02
     exchanges()
-    stand_in.CALL_SECONDS = 10  # so long a process waits for its thread when it ends
+    gloo_keepalive.CALL_SECONDS = 10  # so long a process waits for its thread when it ends
     world.require_same("the same", "the data")
     world.require_same(world.rank == 1, "the images")
 
@@ -460,6 +504,14 @@ def test_three_processes_exchange_sum_evaluate_and_name_the_rank_that_differs(ti
     """The last of their exchanges fails; one before it would have raised another error."""
     with pytest.raises(DataError, match="the images of rank 1 differ from those of rank 0"):
         spawn(does_everything, (str(tiny),), nprocs=3)
+
+
+def returns_much():
+    return list(range(50_000))
+
+
+def test_spawn_returns_plain_data_that_no_pipe_holds_at_once():
+    assert spawn(returns_much, nprocs=1, device="cpu") == list(range(50_000))
 
 
 def raises_in_rank_one():

@@ -8,8 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.parallel.process_count import processes_to_start
-from paddle_mnist.parallel.processes import Processes
+from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.system.machine import usable_cpus
 
 AFFINITY = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

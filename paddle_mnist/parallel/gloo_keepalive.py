@@ -1,13 +1,14 @@
-"""Exchanges that wait for a process as long as it works, although gloo gives up after 30 s.
+"""Exchanges between processes that wait for one that works, although gloo gives up after 30 s.
 
 gloo waits at most 30 s in an exchange, and no setting changes that. Therefore a thread of each
 process stands in for it while it does something long: it saves, evaluates, reads data, or runs a
-callback. The thread takes part in the exchange in which the others wait, with values that are not
-numbers, and the others repeat the exchange until all processes have come themselves. They still
+callback. The thread takes part in the exchange in which the others wait, with NaN in place of
+values, and the others repeat the exchange until all processes take part themselves. They still
 notice at once when a process is gone.
 
-A process that has waited for CALL_SECONDS says so in Paddle's TCP store, which a thread of rank 0
-serves. A process asks the store only while it makes no exchange, so a normal step costs nothing.
+A process that has waited for CALL_SECONDS publishes that in Paddle's TCP store, which a thread of
+rank 0 serves. A process asks the store only while it makes no exchange, so a normal step costs
+nothing.
 """
 
 import atexit
@@ -17,8 +18,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import numpy as np
@@ -46,17 +46,6 @@ Operation = Callable[[paddle.Tensor], list[paddle.Tensor]]
 OPERATIONS: dict[str, Operation] = {"all_reduce": _all_reduce, "all_gather": _all_gather}
 
 
-@dataclass(frozen=True)
-class _Exchange:
-    """An exchange that this process is in. number: how many were made before. since: seconds."""
-
-    number: int
-    since: float
-    operation: str
-    shape: Sequence[int]
-    dtype: str
-
-
 class Exchanges:
     """The exchanges of this process with the others, which all make the same ones in one order."""
 
@@ -69,40 +58,41 @@ class Exchanges:
         return self._exchange("all_gather", tensor)
 
     @contextlib.contextmanager
-    def met(self) -> Iterator[None]:
-        """Wait for all processes; inside, there is room for what no thread can stand in for."""
+    def all_present(self) -> Iterator[None]:
+        """Wait until all processes are here, for communication that no thread can stand in for."""
         yield
 
     def _exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         return OPERATIONS[operation](tensor)
 
 
-class PatientExchanges(Exchanges):
-    """Exchanges through gloo, each of which waits until all processes have come themselves."""
+class KeptAliveExchanges(Exchanges):
+    """Exchanges through gloo, each of which waits until all processes take part themselves."""
 
     def __init__(self) -> None:
         self._store: Any = core.create_or_get_global_tcp_store()
         self._store_lock = threading.Lock()
         self._lock = threading.Lock()  # held in an exchange
         self._number = 0  # of exchanges made, repeated ones included
-        self._current: Optional[_Exchange] = None  # the exchange that this process itself is in
+        # The exchange that this process itself is in: its number, since when, and its form.
+        self._current: Optional[tuple[int, float, str]] = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         atexit.register(self._end)
 
     @contextlib.contextmanager
-    def met(self) -> Iterator[None]:
+    def all_present(self) -> Iterator[None]:
         self.all_reduce(paddle.zeros([1]))
         with self._lock:  # those who are through may wait for this process in a later exchange
             yield
 
     def _exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
-        dtype = str(tensor.dtype).rpartition(".")[2]
+        form = json.dumps([operation, tensor.shape, str(tensor.dtype).rpartition(".")[2]])
         while True:
             with self._lock:
                 number = self._number
-                self._current = _Exchange(number, time.monotonic(), operation, tensor.shape, dtype)
+                self._current = number, time.monotonic(), form
                 try:
                     results = OPERATIONS[operation](tensor)
                 finally:
@@ -121,9 +111,11 @@ class PatientExchanges(Exchanges):
                 if current is None:
                     if self._number == seen:  # the process is not in normal steps
                         self._stand_in()
-                elif current.number > called and time.monotonic() > current.since + CALL_SECONDS:
-                    self._call(current)
-                    called = current.number
+                elif current[0] > called and time.monotonic() > current[1] + CALL_SECONDS:
+                    called, _, form = current
+                    with self._store_lock:
+                        self._store.set(f"form/{called}", form)
+                        self._store.add(f"waiting/{called}", 1)
                 seen = self._number
         except (RuntimeError, SystemError, OSError, ValueError):
             return  # another process is gone: the next exchange of this one says so
@@ -132,12 +124,6 @@ class PatientExchanges(Exchanges):
         """End the thread: one that is in Paddle's code while Paddle is unloaded crashes."""
         self._ending.set()
         self._thread.join(CALL_SECONDS)
-
-    def _call(self, exchange: _Exchange) -> None:
-        form = [exchange.operation, exchange.shape, exchange.dtype]
-        with self._store_lock:
-            self._store.set(f"form/{exchange.number}", json.dumps(form))
-            self._store.add(f"waiting/{exchange.number}", 1)
 
     def _stand_in(self) -> None:
         """Take part in the exchange in which others wait, if they do."""
@@ -171,4 +157,4 @@ def _may_be_a_stand_in(result: paddle.Tensor) -> bool:
 @functools.cache  # each process counts its exchanges once
 def exchanges() -> Exchanges:
     """Return the exchanges of this process, which Paddle has connected with the others."""
-    return PatientExchanges() if distributed.get_backend() == "GLOO" else Exchanges()
+    return KeptAliveExchanges() if distributed.get_backend() == "GLOO" else Exchanges()
