@@ -34,6 +34,9 @@ class Parser(argparse.ArgumentParser):
             help="print the versions of the package, PaddlePaddle and Python, and exit",
         )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file)  # argparse would hide that it cannot be written
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the options")
 

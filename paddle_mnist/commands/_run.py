@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
-from paddle_mnist.errors import DataError, PaddleMnistError, StoppedError
+from paddle_mnist.errors import DataError, OutputError, PaddleMnistError, StoppedError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import lacks_memory, memory_limit
-from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, usable_home
+from paddle_mnist.system.surroundings import prepared, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
@@ -57,13 +57,21 @@ def run_command(
             return code
         except PaddleMnistError as error:
             if not (isinstance(error, StoppedError) and error.is_logged):
-                print(f"error: {error}", file=sys.stderr)
+                _report(str(error))
             return error.exit_code
         except Exception as error:  # Paddle has errors of its own for a lack of memory
+            if isinstance(error, OSError) and error.filename is None:  # of a stream
+                _report(f"cannot write ({error.strerror or error}); run the same command again")
+                return OutputError.exit_code
             if not memory_limit() or not lacks_memory(error):
                 raise
-            print(f"error: out of memory; {memory_limit()}", file=sys.stderr)
+            _report(f"out of memory; {memory_limit()}")
             return PaddleMnistError.exit_code
+
+
+def _report(message: str) -> None:
+    with contextlib.suppress(OSError):  # stderr may be full or closed, too
+        print(f"error: {message}", file=sys.stderr)
 
 
 def _require_working_folder() -> None:
@@ -103,7 +111,6 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     if abandon_threads and any(
         not thread.daemon and thread not in before for thread in threading.enumerate()
     ):
-        remove_temporary_homes()
         os._exit(code)
     sys.exit(code)
 

@@ -1,55 +1,41 @@
-"""Put right what surrounds a process: its streams, home, proxies, and Matplotlib's backend.
+"""Make a process independent of its streams, its home, proxies, and Matplotlib's backend.
 
-None of them is to be relied on: a container has no home, a job's stdout is a full disk, a notebook
-hands its backend on to the commands that it starts. Each command runs inside `prepared` and
-`usable_home`, which put them right and restore them when it ends. A library may do less: `fit` runs
-inside `usable_home` and `descriptors_open`, and leaves the streams of its caller alone.
+A container has no home, a job's stdout is a full disk, a notebook hands its backend on to the
+commands that it starts. Each command runs inside `prepared` and `usable_home`. A library may do
+less: `fit` runs inside `usable_home` and `descriptors_open`, and leaves the streams of its caller
+alone.
 """
 
 import atexit
 import contextlib
 import functools
+import io
 import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Optional
-
-from paddle_mnist.errors import OutputError
+from collections.abc import Iterator
+from typing import Optional
 
 log = logging.getLogger("paddle_mnist")
 
-STREAMS = ("stdin", "stdout", "stderr")  # by descriptor
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
-# Of a home: what Paddle and VisualDL write as soon as they are imported.
-WRITTEN = (".cache/paddle", ".visualdl")
-# Of a home that takes the place of one: folders of its own, and what it does not take over.
-OWN = {".cache", ".cache/paddle", ".config"}
-LEFT_OUT = {
-    ".visualdl",
-    ".cache/paddle/to_static_tmp",
-    ".cache/paddle_mnist",
-    ".cache/matplotlib",
-    ".config/matplotlib",
-}
-
-_temporary_homes: dict[str, int] = {}  # the process that made each
+WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
+NOT_LINKED = (".cache", ".config", ".visualdl")  # of a home, in the one that replaces it
 
 
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
-    """Put right the streams and the environment of a process that runs a command.
+    """Prepare the streams and the environment of a process that runs a command.
 
-    Inside, standard streams are open; what they cannot encode is escaped; and what stdout cannot
-    write is an OutputError. Matplotlib draws into files, and the loopback address needs no proxy.
-    Processes that are started inside inherit that.
+    Inside, standard streams are open, and what they cannot encode is escaped. Matplotlib draws into
+    files, and the loopback address needs no proxy. Processes that are started inside inherit that.
     """
     descriptors_open()
-    with _streams(), _waiting(), environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
+    with _escaping_streams(), environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
         yield
 
 
@@ -64,6 +50,14 @@ def environment(**values: Optional[str]) -> Iterator[None]:
         _set(before)
 
 
+def _set(values: dict[str, Optional[str]]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def for_another_python(**values: str) -> dict[str, str]:
     """Return an environment in which another Python imports what this one does, from where it does.
 
@@ -73,32 +67,15 @@ def for_another_python(**values: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, **values}
 
 
-def _set(values: dict[str, Optional[str]]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-# -------------------------------------------------------------- streams
-
-
 def descriptors_open() -> None:
     """Open the descriptors of closed standard streams on the null device.
 
     Otherwise the next file gets such a descriptor, and with it what Paddle's C++ code, which knows
     the streams by their numbers, writes to them.
     """
-    for number, name in enumerate(STREAMS):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDONLY if name == "stdin" else os.O_WRONLY)
-            if null != number:  # the lowest that is free, in general
-                os.dup2(null, number)
-                os.close(null)
-            os.set_inheritable(number, True)
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest that is free
+        os.set_inheritable(number, True)
+    os.close(number)
 
 
 def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
@@ -110,91 +87,34 @@ def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-class _Console:
-    """A standard stream that escapes what it cannot encode, and whose failures end a command.
-
-    Those of stderr are ignored: nobody could be told. Everything else is that of the stream.
-    """
-
-    def __init__(self, stream: Any, name: str):
-        self._stream, self._name = stream, name
-
-    def write(self, text: str) -> int:
-        self._try(
-            lambda: self._stream.write(encodable(text, getattr(self._stream, "encoding", None)))
-        )
-        return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        self._try(self._stream.flush)
-
-    def _try(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except OSError as error:
-            if self._name == "stdout":
-                raise OutputError(
-                    f"the console: cannot write ({error.strerror}); redirect the output elsewhere, "
-                    "and run the same command again"
-                ) from error
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # before a copy has its stream, this would ask itself for ever
-            raise AttributeError(name)
-        return getattr(self._stream, name)
-
-
 @contextlib.contextmanager
-def _streams() -> Iterator[None]:
-    """Replace closed standard streams by the null device, and make a `_Console` of the others.
+def _escaping_streams() -> Iterator[None]:
+    """Replace closed streams, and have stdout escape what it cannot encode, as stderr always does.
 
     The null device stays: libraries flush the streams when Python ends.
     """
-    for name in STREAMS:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Console(sys.stdout, "stdout"), _Console(sys.stderr, "stderr")
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):  # in a notebook
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
-
-
-@contextlib.contextmanager
-def _waiting() -> Iterator[None]:
-    """Have writes wait until a pipe has room, even if the caller has made it non-blocking.
-
-    Python may drop what such a pipe does not take at once. Terminals are left as they are, because
-    those who read from them share the setting.
-    """
-    is_known = hasattr(os, "get_blocking")  # not on Windows before Python 3.12
-    changed = [n for n in (1, 2) if is_known and not os.get_blocking(n) and not os.isatty(n)]
-    for number in changed:
-        os.set_blocking(number, True)
-    try:
-        yield
-    finally:
-        for number in changed:
-            os.set_blocking(number, False)
-
-
-# -------------------------------------------------------------- proxies
+        with contextlib.suppress(OSError):  # it flushes
+            stream.reconfigure(errors=before)
 
 
 def _no_proxy_for_loopback() -> dict[str, str]:
-    """Return the variables that exempt the loopback address, where a proxy is set."""
-    if not _proxies():
-        return {}
+    """Return the variables that exempt the loopback address from proxies."""
     exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    names = [name.strip() for name in exempt.split(",") if name.strip()]
-    names += [] if "*" in names else [name for name in LOOPBACK if name not in names]
-    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(names))
+    if exempt != "*":
+        exempt = ",".join(filter(None, [exempt, *LOOPBACK]))
+    return {"no_proxy": exempt, "NO_PROXY": exempt}
 
 
 def without_proxies() -> contextlib.AbstractContextManager[None]:
@@ -203,15 +123,7 @@ def without_proxies() -> contextlib.AbstractContextManager[None]:
     An exemption is not enough: httpx refuses a SOCKS proxy that it lacks the package for even if
     it never uses it.
     """
-    return environment(**dict.fromkeys(_proxies()))
-
-
-def _proxies() -> list[str]:
-    names = [name for name, value in os.environ.items() if value]
-    return [name for name in names if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]
-
-
-# -------------------------------------------------------------- home
+    return environment(**{name: None for name in os.environ if name.lower() in PROXIES})
 
 
 @contextlib.contextmanager
@@ -219,64 +131,40 @@ def usable_home() -> Iterator[None]:
     """Have a home inside in which libraries can keep their caches.
 
     Paddle and VisualDL fail where they cannot write in the home. It is replaced, if need be, by a
-    temporary folder, which links to what is in it, such as packages and credentials; one line
-    says so. Raises OutputError where there is no temporary folder either.
+    temporary folder with links to what is in it, such as packages and credentials; one line says
+    so. Raises OSError where there is no temporary folder either.
     """
     home = os.path.expanduser("~")
-    unusable = _why_unusable(home)
-    if not unusable:
+    if home != "~" and all(_can_write(os.path.join(home, name)) for name in WRITTEN):
         yield
         return
-    with environment(**{HOME: _temporary_home(home, unusable)}):
+    with environment(**{HOME: _temporary_home(home)}):
         yield
+
+
+def _can_write(folder: str) -> bool:
+    """Return whether files can be written in a folder, which need not exist yet."""
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder) or "."
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache
-def _temporary_home(home: str, unusable: str) -> str:
+def _temporary_home(home: str) -> str:
     """Make a home that lasts as long as the process, since libraries remember where theirs is."""
-    try:
-        own = tempfile.mkdtemp(prefix="paddle_mnist-home-")
-    except OSError as error:
-        raise OutputError(
-            f"{unusable}, and there is no folder for temporary files either ({error}); set {HOME} "
-            "or TMPDIR to a folder that can be written"
-        ) from error
-    _temporary_homes[own] = os.getpid()
-    _link_contents(Path(home), Path(own))
-    log.warning("%s, so caches are temporary; %s names another home", unusable, HOME)
-    return own
-
-
-@atexit.register
-def remove_temporary_homes() -> None:
-    """Delete the homes that this process has made; for one that ends by `os._exit`."""
-    for own, owner in _temporary_homes.items():
-        if owner == os.getpid():  # not in a process that it has forked
-            shutil.rmtree(own, ignore_errors=True)
-
-
-def _why_unusable(home: str) -> Optional[str]:
-    """Return in words that libraries cannot keep their caches in a home; None if they can."""
-    if home == "~":
-        return "this user has no home folder"
-    for name in WRITTEN:
-        folder = os.path.join(home, name)
-        while not os.path.lexists(folder):
-            folder = os.path.dirname(folder) or "."
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            return f"the home folder {home} cannot be written ({error.strerror})"
-    return None
-
-
-def _link_contents(home: Path, own: Path, below: str = "") -> None:
-    """Link to the contents of a home from another one, but to none of the caches."""
+    own = tempfile.mkdtemp(prefix="paddle_mnist-home-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
     with contextlib.suppress(OSError):  # there may be no home, or no right to list it or to link
-        for entry in sorted(os.listdir(home / below)):
-            name = os.path.join(below, entry)
-            if name in OWN and (home / name).is_dir():
-                (own / name).mkdir()
-                _link_contents(home, own, name)
-            elif name not in LEFT_OUT:
-                (own / name).symlink_to(home / name)
+        for name in os.listdir(home):
+            if name not in NOT_LINKED:
+                os.symlink(os.path.join(home, name), os.path.join(own, name))
+    log.warning(
+        "the home folder %s cannot be written, so caches are temporary; %s names another home",
+        home,
+        HOME,
+    )
+    return own
