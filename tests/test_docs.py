@@ -67,7 +67,7 @@ EXAMPLES = {
     for path in ENGLISH
     for number, example in enumerate(blocks(path, "python"), 1)
 }
-FINISHED = "this run is finished; to train on: "
+FINISHED = "this run is finished; to train longer, "
 
 
 @pytest.mark.slow
