@@ -5,11 +5,9 @@ YAML files and checkpoints have the options of all groups under flat names, whic
 (`flat_options`); nothing else lists them.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import (
@@ -40,17 +38,6 @@ PathStr = Annotated[str, Meta(min_length=1)]
 
 WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 NOTHING = ("none", "null")  # what a command line writes for None
-# The checker's words for types, and those of error messages.
-TYPES = {
-    "`int | null`": "a whole number or None",
-    "`float | null`": "a number or None",
-    "`str | null`": "text or None",
-    "`int`": "a whole number",
-    "`float`": "a number",
-    "`bool`": "True or False",
-    "`str`": "text",
-    "`array`": "a list",
-}
 OPTION = "option"  # the entry of a field's metadata that makes it an option
 
 
@@ -105,9 +92,9 @@ class Options:
     def __post_init__(self) -> None:
         for field, declared in _declared(type(self)):
             value = plain(getattr(self, field.name))
-            label = f"{type(self).__name__}: {field.name}" if self.heading else field.name
-            checked = _convert(value, field.type, declared.parse, label, strict=True)
-            object.__setattr__(self, field.name, checked)
+            names = [*_flat_names(field, declared)]
+            label = names[0] if len(names) == 1 else field.name
+            object.__setattr__(self, field.name, _convert(value, field.type, declared.parse, label))
         self.check()
 
     def check(self) -> None:
@@ -144,8 +131,8 @@ class FlatOption(NamedTuple):
         return _choices(self.field.type)
 
     def read(self, name: str, value: Any) -> Any:
-        """Return the value that YAML or a command line has. Raises ConfigError."""
-        return _convert(plain(value), self.field.type, self.declared.parse, name, strict=False)
+        """Return the value of its type that a value stands for. Raises ConfigError."""
+        return _convert(plain(value), self.field.type, self.declared.parse, name)
 
 
 def flat_options(groups: Iterable[type[Options]]) -> dict[str, FlatOption]:
@@ -215,23 +202,17 @@ def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[s
     return {field.name: {}} if declared.flat is None else declared.flat
 
 
-def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, strict: bool) -> Any:
-    """Return a value of a type. strict: take no text for a number. Raises ConfigError."""
+def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> Any:
+    """Return a value of a type, for which text may stand. Raises ConfigError."""
     choices = _choices(kind)
     try:
-        parsed = parse(value)
-        if isinstance(parsed, str) and (kind == PathStr or PathStr in get_args(kind)):
-            parsed = os.path.expanduser(parsed)
-        if isinstance(parsed, bool) and (word := "on" if parsed else "off") in choices:
-            parsed = word  # YAML makes a truth value of a bare `off`
-        elif not strict:
-            parsed = _from_text(parsed, kind)
-        converted = msgspec.convert(parsed, kind, strict=strict)
+        converted = msgspec.convert(_from_text(parse(value), kind), kind, strict=False)
         if isinstance(converted, float) and not math.isfinite(converted):
             raise ValueError("expected a finite number")
         return converted
     except msgspec.ValidationError as error:
-        expected = _explain(str(error), kind)
+        reason = str(error).partition(" - at ")[0].replace("Expected", "expected").replace("`", "")
+        expected = f"expected {' or '.join(map(repr, choices))}" if choices else reason
     except ConfigError:  # of a `parse` that does not show the value
         raise
     except ValueError as error:  # of `parse`
@@ -242,35 +223,20 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, stri
 
 
 def _from_text(value: Any, kind: Any) -> Any:
-    """Return what a text stands for: None, a truth value, a number, or a list."""
+    """Return what text stands for where msgspec does not know: None, a word, a path, a list."""
+    kinds = get_args(kind) if get_origin(kind) is Union else (kind,)
+    if isinstance(value, bool):  # YAML makes a truth value of a bare `off`
+        word = "on" if value else "off"
+        return word if word in _choices(kind) else value
     if not isinstance(value, str):
         return value
-    kinds = [
-        get_args(one)[0] if get_origin(one) is Annotated else one
-        for one in (get_args(kind) if get_origin(kind) is Union else (kind,))
-    ]
     if type(None) in kinds and value.lower() in NOTHING:
         return None
     if bool in kinds:
         return WORDS.get(value.lower(), value)
-    for number in (int, float):  # which read 0123, +5 and 1_000 too, as YAML has them
-        if number in kinds:
-            with contextlib.suppress(ValueError):
-                return number(value)
-    if any(get_origin(one) is tuple for one in kinds):
-        return split_names(value)
-    return value
-
-
-def _explain(message: str, kind: Any) -> str:
-    """Return an error message of the checker in the words of this package's."""
-    if choices := _choices(kind):
-        return f"expected {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
-    message = re.sub(r" - at `.*`$|, got `.*`", "", message)
-    for theirs, ours in TYPES.items():
-        message = message.replace(theirs, ours)
-    message = re.sub(r"(\d)\.0\b", r"\1", message).replace("Expected ", "expected ", 1)
-    return message.replace("expected text of length >= 1", "expected text that is not empty")
+    if PathStr in kinds:
+        return os.path.expanduser(value)
+    return split_names(value) if any(get_origin(one) is tuple for one in kinds) else value
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

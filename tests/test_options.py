@@ -158,15 +158,14 @@ def test_fit_has_the_defaults_of_its_groups_which_are_frozen():
 def test_keep_best_is_a_number_or_a_truth_value(written, number):
     read = NAMES["keep_best"].read("keep_best", written)
     assert read == number and type(read) is int
-    if not isinstance(written, str):
-        assert Saving(keep_best=written).keep_best == number
+    assert Saving(keep_best=written).keep_best == number
 
 
 @pytest.mark.parametrize("wrong", [-1, "-1", 1.5, "some", None])
 def test_keep_best_of_another_value_raises_one_line(wrong):
-    with pytest.raises(ConfigError, match=r"^keep_best is .*; expected a whole number[^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^keep_best is .*; expected [^\n]*$"):
         NAMES["keep_best"].read("keep_best", wrong)
-    with pytest.raises(ConfigError, match=r"^Saving: keep_best is "):
+    with pytest.raises(ConfigError, match=r"^keep_best is "):
         Saving(keep_best=wrong)
 
 
@@ -217,59 +216,52 @@ def test_field_with_two_names_takes_one_of_them():
 
 
 @pytest.mark.parametrize(
-    ("field", "given", "kept", "in_python"),
+    ("field", "given", "kept"),
     [
-        ("heat", np.float32(0.5), 0.5, True),
-        ("heat", 3, 3.0, True),
-        ("heat", "1e2", 100.0, False),
-        ("loaves", "3", 3, False),
-        ("loaves", 3.0, 3, False),
-        ("notes", "a, b,", ("a", "b"), True),
-        ("place", Path("a/b"), "a/b", True),
-        ("light", "OFF", False, False),
-        ("light", 1, True, False),
+        ("heat", np.float32(0.5), 0.5),
+        ("heat", 3, 3.0),
+        ("heat", "1e2", 100.0),
+        ("loaves", "3", 3),
+        ("loaves", 3.0, 3),
+        ("notes", "a, b,", ("a", "b")),
+        ("place", Path("a/b"), "a/b"),
+        ("light", "OFF", False),
+        ("light", 1, True),
     ],
     ids=str,
 )
-def test_field_keeps_a_plain_value_of_its_type(field, given, kept, in_python):
-    """In Python, text stands for no number, and 1 for no truth value."""
+def test_field_keeps_a_plain_value_of_its_type(field, given, kept):
     name = FLAT_NAMES.get(field, field)
-    results = [FLAT_OVENS[name].read(name, given)]
-    if in_python:
-        results.append(getattr(Ovens(**{field: given}), field))
-    else:
-        with pytest.raises(ConfigError):
-            Ovens(**{field: given})
-    for value in results:
+    for value in (FLAT_OVENS[name].read(name, given), getattr(Ovens(**{field: given}), field)):
         assert value == kept and type(value) is type(kept)
 
 
 WRONG = [
     # field, value, what the error says
-    ("loaves", 0, "0; expected a whole number >= 1"),
-    ("loaves", 2.5, "2.5; expected a whole number"),
-    ("loaves", True, "True; expected a whole number"),
-    ("loaves", "many", "'many'; expected a whole number"),
-    ("heat", math.nan, "nan; expected a number > 0"),
+    ("loaves", 0, "0; expected int >= 1"),
+    ("loaves", 2.5, "2.5; expected int, got float"),
+    ("loaves", True, "True; expected int, got bool"),
+    ("loaves", "many", "'many'; expected int, got str"),
+    ("heat", math.nan, "nan; expected float > 0.0"),
     ("heat", math.inf, "inf; expected a finite number"),
     ("kind", "would", "'would'; expected 'gas' or 'wood'; did you mean 'wood'?"),
     ("kind", None, "None; expected 'gas' or 'wood'"),
     ("notes", 3, "3; expected a list"),
-    ("notes", [1], "[1]; expected text"),
-    ("light", "maybe", "'maybe'; expected True or False"),
-    ("place", 3, "3; expected text"),
+    ("notes", [1], "[1]; expected str, got int"),
+    ("light", "maybe", "'maybe'; expected bool, got str"),
+    ("place", 3, "3; expected str, got int"),
 ]
 
 
 @pytest.mark.parametrize(("field", "value", "message"), WRONG, ids=str)
 def test_wrong_value_raises_with_its_name_and_what_was_expected(field, value, message):
-    """In Python by group and field, elsewhere by flat name."""
     name = FLAT_NAMES.get(field, field)
     with pytest.raises(ConfigError) as in_python:
         Ovens(**{field: value})
     with pytest.raises(ConfigError) as elsewhere:
         FLAT_OVENS[name].read(name, value)
-    assert str(in_python.value) == f"Ovens: {field} is {message}"
+    label = field if field == "place" else name  # which has several flat names
+    assert str(in_python.value) == f"{label} is {message}"
     assert str(elsewhere.value) == f"{name} is {message}"
 
 
@@ -295,7 +287,7 @@ def test_any_value_is_read_or_raises_in_a_line(value):
         (lambda: build_group(Ovens, {"away": "a", "at_home": "b"}), "at_home and away are given"),
         (lambda: build_group(StartFrom, {"init_partial": True}), "init_partial is True without"),
         (lambda: StartFrom("run", partial=True), "partial is on without weights_only"),
-        (lambda: StartFrom(""), "StartFrom: path is ''; expected text that is not empty"),
+        (lambda: StartFrom(""), "path is ''; expected str of length >= 1"),
     ],
 )
 def test_group_of_values_that_exclude_each_other_raises(build, message):

@@ -30,6 +30,7 @@ from paddle_mnist.options import (
     Options,
     build_group,
     flat_options,
+    flat_values,
     require_known,
 )
 from paddle_mnist.parallel.processes import Processes
@@ -92,17 +93,14 @@ class TrainConfig:
         if (is_softened := WORDS.get(str(options.get("soften")).lower())) is not None:
             options["soften"] = SOFTENED if is_softened else None
         require_known(options, FLAT_OPTIONS, "config")
-        values = {
-            **_defaults(),
-            **{name: _read(name, value) for name, value in options.items()},
-        }
+        values = {**_defaults(), **options}
         if values["incremental_from"] and "soften" not in options:
             values["soften"] = SOFTENED
-        for name, group in GROUPS.items():
-            setattr(self, name, build_group(group, values))
-        for name in OWN:
-            setattr(self, name, values[name])
-        self._options = values  # last: no attribute can be set afterwards
+        groups = {name: build_group(group, values) for name, group in GROUPS.items()}
+        own = {name: _read(name, values[name]) for name in OWN}
+        vars(self).update(**groups, **own)
+        # Set last: no attribute can be set afterwards.
+        self._options = {**values, **own, **flat_values(groups.values())}
         check_start(self.incremental, self.start)
         check_together(self.start, self.resume, self.saving, [self.early_stopping])
 
@@ -186,22 +184,17 @@ GROUPS: dict[str, type[Options]] = {
 }
 FLAT_OPTIONS: dict[str, FlatOption] = flat_options([ImageOptions, FitArguments, *GROUPS.values()])
 OWN = tuple(flat_options([FitArguments]))
-CAN_BE_LEFT_OUT = ("output", "init_from", "incremental_from")  # though their groups require them
 
 
 def _read(name: str, value: object) -> Any:
-    one = FLAT_OPTIONS[name]
-    if value is None and name in CAN_BE_LEFT_OUT:
-        return None
-    return one.read(name, value)
+    """Return an option that is in no group; `output` may be left out."""
+    return None if value is None and name == "output" else FLAT_OPTIONS[name].read(name, value)
 
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
     """Return the values of the recipe `default`; of what it leaves out, those of `fit`."""
-    values = {name: one.default for name, one in FLAT_OPTIONS.items()}
-    recipe = {name: _read(name, value) for name, value in read_recipe("default").items()}
-    return {**values, **recipe}
+    return {name: one.default for name, one in FLAT_OPTIONS.items()} | read_recipe("default")
 
 
 def read_config(path: Path) -> TrainConfig:
