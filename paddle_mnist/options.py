@@ -130,6 +130,14 @@ class FlatOption(NamedTuple):
         """The values that it may take if they are a fixed list; else an empty tuple."""
         return _choices(self.field.type)
 
+    @property
+    def metavar(self) -> str:
+        """What `--help` shows for the value: the choices, or its type."""
+        if self.choices:
+            return f"{{{','.join(self.choices)}}}"
+        shown = {bool: "{true,false}", int: "INT", float: "FLOAT", tuple: "LIST", PathStr: "PATH"}
+        return next((shown[one] for one in _kinds(self.field.type) if one in shown), "TEXT")
+
     def read(self, name: str, value: Any) -> Any:
         """Return the value of its type that a value stands for. Raises ConfigError."""
         return _convert(plain(value), self.field.type, self.declared.parse, name)
@@ -237,6 +245,16 @@ def _from_text(value: Any, kind: Any) -> Any:
     if PathStr in kinds:
         return os.path.expanduser(value)
     return split_names(value) if any(get_origin(one) is tuple for one in kinds) else value
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """Yield the types that a type is made of, from the outside in."""
+    yield get_origin(kind) or kind
+    if get_origin(kind) is Annotated:
+        yield kind
+    if get_origin(kind) in (Union, Annotated):
+        for one in get_args(kind):
+            yield from _kinds(one)
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def test_installed_program_trains_once_evaluates_exports_reads_and_draws(environ
         assert reading["digit"] == 7 and reading["error"] is None
     called("paddle-mnist", "plot", run, "--only", "curves.png", "--output", "drawn")
     assert [path.name for path in (folder / "drawn").iterdir()] == ["curves.png"]
-    assert "mnist_epoch14" in called("paddle-mnist", "checkpoints", run, "verify")
+    assert "mnist_epoch14" in called("paddle-mnist", "checkpoints", "verify", run)
     program = "import paddle_mnist; print(paddle_mnist.__file__)"  # -I: the environment's alone
     assert called("python", "-I", "-c", program).startswith(str(folder / "venv"))
 

@@ -59,6 +59,7 @@ def _list_commands(argv: Sequence[str]) -> None:
     lines = [f"  {name:14}{_summary(name)}" for name in COMMANDS]
     parser = Parser(
         prog="paddle-mnist COMMAND",
+        example="paddle-mnist train --epochs 3",
         description="\n".join(["Train, evaluate and deploy handwritten-digit nets.", "", *lines]),
     )
     if argv and not argv[0].startswith("-"):

@@ -2,9 +2,8 @@
 
 import argparse
 import platform
-import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn, Optional
 
 import paddle_mnist
@@ -16,11 +15,14 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError, with the nearest known name for an unknown one.
 
     Every option may also be written with dashes, `--learning-rate` for `--learning_rate`.
+
+    example: a command line, with which the help begins.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, example: str = "", description: Optional[str] = "", **kwargs: Any) -> None:
         super().__init__(
             usage="%(prog)s [options]",
+            description=f"example: {example}\n\n{description}" if example else description,
             allow_abbrev=False,
             formatter_class=lambda prog: _HelpFormatter(prog, max_help_position=32),
             **kwargs,
@@ -40,30 +42,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the options")
 
-    def parse_args(self, args: Optional[Iterable[str]] = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
+    def parse_known_args(self, args: Optional[Iterable[str]] = None, namespace: Any = None) -> Any:
+        for name, action in [*self._option_string_actions.items()]:
+            self._option_string_actions.setdefault(name.replace("_", "-"), action)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
             near = nearest_name(name, [option[2:] for option in self._long_options()])
             hint = f"did you mean --{near}?" if near else "--help lists the options"
             raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
-        return parsed
-
-    def parse_known_args(self, args: Optional[Iterable[str]] = None, namespace: Any = None) -> Any:
-        argv = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args(self._with_underscores(argv), namespace)
-
-    def _with_underscores(self, argv: Sequence[str]) -> list[str]:
-        """Return the arguments with every option spelled as it was added, and values unchanged."""
-        options = self._long_options()
-        end = argv.index("--") if "--" in argv else len(argv)  # after it, nothing is an option
-        spelled = []
-        for arg in argv[:end]:
-            name, equals, value = arg.partition("=")
-            option = f"--{name[2:].replace('-', '_')}"
-            known = name.startswith("--") and option in options
-            spelled.append(f"{option}{equals}{value}" if known else arg)
-        return [*spelled, *argv[end:]]
+        return parsed, unknown
 
     def _long_options(self) -> list[str]:
         names = [name for action in self._actions for name in action.option_strings]
@@ -87,7 +75,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         filled = []
         for paragraph in text.split("\n\n"):
             lines = paragraph.splitlines() if "  " in paragraph else [paragraph]
-            if not paragraph.startswith("python "):
+            if not paragraph.startswith(("example: ", "python ")):
                 lines = [part for line in lines for part in _wrapped(line, width)]
             filled.append("\n".join(lines))
         return "\n\n".join(filled)

@@ -71,8 +71,8 @@ def add_train_options(parser: Parser) -> None:
 
 
 def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
-    listed = f" ({', '.join(one.choices)})" if one.choices else ""
     value = ",".join(map(str, value)) if isinstance(value, list) else value
+    value = str(value).lower() if isinstance(value, bool) else value
     default = "" if value in (None, "") else f" [{value}]"
     bare = one.declared.bare  # the value of an option without one
     group.add_argument(
@@ -80,8 +80,8 @@ def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
         *([f"--{ALIASES[name]}"] if name in ALIASES else []),
         dest=name,
         default=argparse.SUPPRESS,
-        metavar="VALUE",
-        help=f"{one.help}{listed}{default}",
+        metavar=one.metavar,
+        help=f"{one.help}{default}",
         **({"nargs": "?", "const": bare} if bare else {}),
     )
 

@@ -2,11 +2,10 @@
 
 import argparse
 import contextlib
-import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
@@ -14,10 +13,9 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.names import exists, find_run
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
 from paddle_mnist.checkpoint.run import RunDirectory
-from paddle_mnist.checkpoint.saving import Saving, best_first
+from paddle_mnist.checkpoint.saving import best_first
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command
-from paddle_mnist.commands._weights import OPTIONS, distinct
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
 from paddle_mnist.progress import TrainState
@@ -25,7 +23,6 @@ from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.remote import RemoteFolder, check_url, failure
 
 CONFIG = "config.yaml"
-ACTIONS = ("list", "verify", "prune")
 RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}
 
 
@@ -33,82 +30,43 @@ RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith(
 def main(argv: Sequence[str]) -> None:
     """List, verify or prune checkpoints; return the exit code."""
     args = _parser().parse_args(argv)
-    options = {name: getattr(args, name) for name in RETENTION if getattr(args, name) is not None}
-    TrainConfig(**options)  # errors in the options come before those on the disk
-
-    name, action = _run_and_action(args)
-    if name and "://" in name:
-        if action == "prune":
-            raise ConfigError(f"{name}: a mirror, which its run prunes; expected a run to prune")
-        with _downloaded(name) as folder:
-            printed = io.StringIO()
-            try:
-                with contextlib.redirect_stdout(printed):
-                    _act(str(folder), action, args, options)
-            except CheckpointError as error:
-                raise CheckpointError(str(error).replace(str(folder), name)) from None
-            finally:
-                print(printed.getvalue().replace(str(folder), name), end="")
-    else:
-        _act(name, action, args, options)
-
-
-def _act(
-    name: Optional[str], action: str, args: argparse.Namespace, options: Mapping[str, Any]
-) -> None:
-    """List, verify or prune."""
-    store, run = _find(name)
-    recorded = run.read_config() if run else {}
-    recorded = {name: recorded[name] for name in RETENTION if name in recorded}
-    config = TrainConfig(**{**recorded, **options})
-    if action == "verify":
-        _verify(store)
-    elif action == "prune":
-        with run.opened() if run and args.yes else contextlib.nullcontext():
-            _prune(store, config.saving, delete=args.yes)
-    else:
-        contents = _list(store)
-        print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
+    args.act(args)
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="paddle-mnist checkpoints", description=__doc__)
-    parser.usage = "%(prog)s [RUN] [list|verify|prune] [options]"
-    parser.add_argument(
-        "words",
-        metavar="RUN, list, verify, prune",
-        nargs="*",
-        help="a run, one of its checkpoints, any folder with checkpoints, or the URL of a mirror "
-        "[newest run in work/output]; and what to do [list]",
+    parser = Parser(
+        prog="paddle-mnist checkpoints",
+        example="paddle-mnist checkpoints list work/output/default",
+        description=__doc__,
     )
-    parser.add_argument(
-        *OPTIONS, dest="runs", metavar="RUN", action="append", default=[], help="the same as RUN"
-    )
-    parser.add_argument("--json", action="store_true", help="list: print a JSON object")
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="prune: delete the checkpoints instead of only listing them",
+    parser.usage = "%(prog)s list|verify|prune [RUN] [options]"
+    actions = parser.add_subparsers(metavar="ACTION", required=True, title="actions")
+
+    def add(name: str, act: Callable[[argparse.Namespace], None], help: str, run: str) -> Parser:
+        action = actions.add_parser(
+            name,
+            prog=f"{parser.prog} {name}",
+            help=help,
+            example=f"paddle-mnist checkpoints {name} work/output/default",
+            description=f"{help[0].upper()}{help[1:]}.",
+        )
+        action.usage = "%(prog)s [RUN] [options]"
+        action.add_argument("run", metavar="RUN", nargs="?", help=f"{run} [newest in work/output]")
+        action.set_defaults(act=act)
+        return action
+
+    any_folder = "a run, one of its checkpoints, any folder with checkpoints"
+    readable = f"{any_folder}, or the URL of a mirror"
+    listing = add("list", _list, "list the checkpoints, and files that belong to none", readable)
+    listing.add_argument("--json", action="store_true", help="print a JSON object")
+    add("verify", _verify, "read every byte of the checkpoints", readable)
+    prune = add("prune", _prune, "show which checkpoints are not kept, or delete them", any_folder)
+    prune.add_argument(
+        "--yes", action="store_true", help="delete them instead of only listing them"
     )
     for name, one in RETENTION.items():
-        text = f"prune: {one.help} [as the run does]"
-        parser.add_argument(f"--{name}", metavar="VALUE", help=text)
+        prune.add_argument(f"--{name}", metavar=one.metavar, help=f"{one.help} [as the run does]")
     return parser
-
-
-def _run_and_action(args: argparse.Namespace) -> tuple[Optional[str], str]:
-    """Return what names the run, None for the newest, and what to do. Raises ConfigError."""
-    actions = [word for word in args.words if word in ACTIONS]
-    runs = distinct([*(word for word in args.words if word not in ACTIONS), *args.runs])
-    if len(actions) > 1 or len(runs) > 1:
-        raise ConfigError(
-            f"{' and '.join(runs if len(runs) > 1 else actions)} are given; expected one run, and "
-            f"one of {', '.join(ACTIONS)}; --help lists the options"
-        )
-    name, action = next(iter(runs), None), next(iter(actions), ACTIONS[0])
-    if action == "prune" and name and exists(name) and not os.path.isdir(name):
-        raise ConfigError(f"{name}: prune takes a run, and its --keep options choose checkpoints")
-    return name, action
 
 
 def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]:
@@ -132,19 +90,40 @@ def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]
     return store, run if of_run else None
 
 
-def _verify(store: CheckpointStore) -> None:
+@contextlib.contextmanager
+def _readable(name: Optional[str]) -> Iterator[tuple[CheckpointStore, Callable[[str], str]]]:
+    """Find checkpoints to read, those of a mirror downloaded.
+
+    Gives them, and what replaces the folder that they were downloaded to by the URL in a text.
+    """
+    if not name or "://" not in name:
+        yield _find(name)[0], str
+        return
+    with _downloaded(name) as folder:
+
+        def shown(text: str) -> str:
+            return text.replace(str(folder), name)
+
+        try:
+            yield _find(str(folder))[0], shown
+        except CheckpointError as error:
+            raise CheckpointError(shown(str(error))) from None
+
+
+def _verify(args: argparse.Namespace) -> None:
     """Print the state of each checkpoint. Raises CheckpointError unless all are intact."""
-    damage = store.find_damaged()
-    whole = [checkpoint for checkpoint in store.all() if checkpoint.path not in damage]
-    lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
-    lines += map(str, damage.values())
-    lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
-    print("\n".join(lines))
-    if damage or not whole:
-        raise CheckpointError(
-            f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
-            "training sets the damaged aside, and goes on from the newest that is whole"
-        )
+    with _readable(args.run) as (store, shown):
+        damage = store.find_damaged()
+        whole = [checkpoint for checkpoint in store.all() if checkpoint.path not in damage]
+        lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
+        lines += map(str, damage.values())
+        lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
+        print(shown("\n".join(lines)))
+        if damage or not whole:
+            raise CheckpointError(
+                f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
+                "training sets the damaged aside, and goes on from the newest that is whole"
+            )
 
 
 @contextlib.contextmanager
@@ -168,19 +147,39 @@ def _downloaded(url: str) -> Iterator[Path]:
         yield folder
 
 
-def _prune(store: CheckpointStore, saving: Saving, delete: bool) -> None:
-    """Print which checkpoints are not kept. delete: delete them, too."""
-    sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
-    names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(saving)]
-    names = store.prune(saving) if delete else names
-    for name in names:
-        print(f"{'deleted' if delete else 'would delete'} {name}, {sizes.get(name, 0):,} bytes")
-    freed = sum(sizes.get(name, 0) for name in names)
-    end = "" if delete else "; nothing is deleted without --yes"
-    print(f"{len(names)} of {len(sizes)} checkpoints, {freed:,} bytes{end}")
+def _prune(args: argparse.Namespace) -> None:
+    """Print which checkpoints are not kept, and with `--yes` delete them."""
+    options = {name: getattr(args, name) for name in RETENTION if getattr(args, name) is not None}
+    TrainConfig(**options)  # errors in the options come before those on the disk
+    if args.run and "://" in args.run:
+        raise ConfigError(f"{args.run}: a mirror, which its run prunes; expected a run to prune")
+    if args.run and exists(args.run) and not os.path.isdir(args.run):
+        raise ConfigError(f"{args.run}: expected a run; --keep options choose its checkpoints")
+    store, run = _find(args.run)
+    recorded = run.read_config() if run else {}
+    recorded = {name: recorded[name] for name in RETENTION if name in recorded}
+    saving = TrainConfig(**{**recorded, **options}).saving
+    with run.opened() if run and args.yes else contextlib.nullcontext():
+        sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
+        names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(saving)]
+        names = store.prune(saving) if args.yes else names
+        for name in names:
+            print(
+                f"{'deleted' if args.yes else 'would delete'} {name}, {sizes.get(name, 0):,} bytes"
+            )
+        freed = sum(sizes.get(name, 0) for name in names)
+        end = "" if args.yes else "; nothing is deleted without --yes"
+        print(f"{len(names)} of {len(sizes)} checkpoints, {freed:,} bytes{end}")
 
 
-def _list(store: CheckpointStore) -> dict[str, Any]:
+def _list(args: argparse.Namespace) -> None:
+    """Print the checkpoints, as a table or as JSON."""
+    with _readable(args.run) as (store, shown):
+        contents = _contents(store)
+        print(shown(json.dumps(contents, indent=1) if args.json else _as_text(contents)))
+
+
+def _contents(store: CheckpointStore) -> dict[str, Any]:
     """Return the verified checkpoints by step, and the files that belong to none."""
     damage, checkpoints = store.find_damaged(), store.all()
     whole = [checkpoint for checkpoint in checkpoints if checkpoint.path not in damage]

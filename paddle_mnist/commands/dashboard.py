@@ -13,7 +13,11 @@ def main(argv: Sequence[str]) -> None:
 
     VisualDL leaves a thread that never ends, for which Python would wait: `run_script` abandons it.
     """
-    parser = Parser(prog="paddle-mnist dashboard", description=__doc__)
+    parser = Parser(
+        prog="paddle-mnist dashboard",
+        example="paddle-mnist dashboard work/output/default",
+        description=__doc__,
+    )
     add_runs_arguments(
         parser,
         "run directories, checkpoints or files of runs, folders that contain runs, or VisualDL "

@@ -13,7 +13,11 @@ from paddle_mnist.system.devices import require_paddle
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
     """Evaluate weights and print the report; return the exit code."""
-    parser = Parser(prog="paddle-mnist eval", description=__doc__)
+    parser = Parser(
+        prog="paddle-mnist eval",
+        example="paddle-mnist eval work/output/default",
+        description=__doc__,
+    )
     add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
     parser.add_argument(

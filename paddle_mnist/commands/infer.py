@@ -75,7 +75,11 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="paddle-mnist infer", description=__doc__)
+    parser = Parser(
+        prog="paddle-mnist infer",
+        example="paddle-mnist infer photo.jpg",
+        description=__doc__,
+    )
     parser.add_argument(
         "pictures", nargs="*", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )

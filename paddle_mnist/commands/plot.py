@@ -19,6 +19,7 @@ def main(argv: Sequence[str]) -> None:
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(
         prog="paddle-mnist plot",
+        example="paddle-mnist plot work/output/default",
         description=__doc__,
         epilog="\n".join(
             [

@@ -64,7 +64,7 @@ def flip(path):
 
 
 def listed(tool, *args, **kwargs):
-    return json.loads(tool("checkpoints", *args, "--json", **kwargs).stdout)
+    return json.loads(tool("checkpoints", "list", *args, "--json", **kwargs).stdout)
 
 
 # ------------------------------------------------------------------ list
@@ -91,7 +91,7 @@ def test_list_shows_a_table_and_the_same_as_json(tool, run):
         assert row["saved_at"].endswith("+08:00")
         assert abs(datetime.fromisoformat(row["saved_at"]).timestamp() - manifest["saved_at"]) < 1
 
-    head, *lines = tool("checkpoints", "run", TZ="Asia/Shanghai").stdout.splitlines()
+    head, *lines = tool("checkpoints", "list", "run", TZ="Asia/Shanghai").stdout.splitlines()
     assert head.split() == "name step epoch bytes saved at valid acc what".split()
     assert [line.split()[0] for line in lines] == NAMES
     for line, row in zip(lines, rows):
@@ -117,7 +117,7 @@ def test_list_shows_damage_leftovers_and_quarantine(tool, run):
     lost = (".mnist_epoch1.pdparams.part", f"{NAMES[3]}.pdopt", f"{NAMES[3]}.pdparams")
     assert listing["leftovers"] == [f"run/checkpoints/{name}" for name in lost]
     assert listing["quarantine"] == ["run/checkpoints/quarantine/mnist_epoch7.1"]
-    text = tool("checkpoints", "run", "list").stdout
+    text = tool("checkpoints", "list", "run").stdout
     assert "breakpoint [damaged]" in text and "epoch end [newest] [best]" in text
     assert text.count("\ndamaged: run/checkpoints/mnist_") == 2
     assert text.count("\nleftovers: ") == 3 and text.count("\nquarantine: ") == 1
@@ -134,14 +134,14 @@ def test_list_shows_damage_leftovers_and_quarantine(tool, run):
 def test_verify_reports_each_damage_and_moves_nothing(tool, run):
     """All of them, not only the first, to know what to copy again."""
     folder = run / "checkpoints"
-    done = tool("checkpoints", "run", "verify")
+    done = tool("checkpoints", "verify", "run")
     assert done.stdout.splitlines() == [f"run/checkpoints/{name}.json: OK" for name in NAMES]
     flip(folder / f"{NAMES[0]}.pdparams")
     (folder / f"{NAMES[2]}.pdopt").unlink()
     os.truncate(folder / f"{NAMES[4]}.json", 100)
     (folder / f"{NAMES[3]}.json").unlink()
     before = files(run)
-    done = tool("checkpoints", "run", "verify", expect=4)
+    done = tool("checkpoints", "verify", "run", expect=4)
     assert re.sub(r": (?!OK).*", ": REASON", done.stdout).splitlines() == [
         f"run/checkpoints/{NAMES[1]}.json: OK",
         f"run/checkpoints/{NAMES[4]}.json: REASON",
@@ -168,13 +168,13 @@ def test_prune_deletes_what_its_dry_run_lists(tool, run, options, left):
     before = files(run)
     going = [name for number, name in enumerate(NAMES) if number not in left]
     gone = {path for path in before if path.stem in going}
-    *lines, total = tool("checkpoints", "run", "prune", *options).stdout.splitlines()
+    *lines, total = tool("checkpoints", "prune", "run", *options).stdout.splitlines()
     assert files(run) == before
     assert [line.split(",")[0] for line in lines] == [f"would delete {name}" for name in going]
     size = sum(path.stat().st_size for path in gone)
     assert total.startswith(f"{len(going)} of 5 checkpoints, {size:,} bytes; nothing is deleted")
 
-    done = tool("checkpoints", "run", "prune", *options, "--yes").stdout.splitlines()
+    done = tool("checkpoints", "prune", "run", *options, "--yes").stdout.splitlines()
     assert done[:-1] == [line.replace("would delete", "deleted") for line in lines]
     after = files(run)
     assert set(before) - set(after) == gone
@@ -183,7 +183,7 @@ def test_prune_deletes_what_its_dry_run_lists(tool, run, options, left):
 
 def test_prune_keeps_the_newest_that_is_whole(tool, run):
     flip(run / f"checkpoints/{NAMES[4]}.pdparams")
-    done = tool("checkpoints", "run", "prune", *NEWEST, "--yes")
+    done = tool("checkpoints", "prune", "run", *NEWEST, "--yes")
     assert "damaged checkpoint: run/checkpoints" in done.stderr
     rows = listed(tool, "run")["checkpoints"]
     assert {row["name"]: row["newest"] for row in rows} == {NAMES[3]: True, NAMES[4]: False}
@@ -194,22 +194,22 @@ def test_prune_of_a_run_that_is_training_exits_75(tool, run, place):
     """Two that delete by their own rules could delete each other's newest."""
     before = files(run)
     with locked(run / ".lock"):
-        error = tool("checkpoints", place, "prune", *NEWEST, "--yes", expect=75).stderr
+        error = tool("checkpoints", "prune", place, *NEWEST, "--yes", expect=75).stderr
         assert "another process is training there" in error and error.count("\n") == 1
-        assert "would delete" in tool("checkpoints", place, "prune", *NEWEST).stdout
-        assert tool("checkpoints", place, "verify").stdout.count(": OK\n") == 5
+        assert "would delete" in tool("checkpoints", "prune", place, *NEWEST).stdout
+        assert tool("checkpoints", "verify", place).stdout.count(": OK\n") == 5
     assert set(files(run)) == set(before)
 
 
 def test_invalid_arguments_exit_with_one_line(tool, run):
     before = files(run)
     for args, code, message in (
-        ("nope", 4, "nope: no checkpoint there"),
-        ("", 4, "work/output: no run found"),
-        ("run delete", 2, "run and delete are given; expected one run, and"),
-        ("run/train.log prune --yes", 2, "train.log: prune takes a run"),
-        ("run prune --keep_lst 3", 2, "did you mean --keep_last?"),
-        ("run prune --keep_last 0", 2, "keep_last is '0'"),
+        ("list nope", 4, "nope: no checkpoint there"),
+        ("verify", 4, "work/output: no run found"),
+        ("run", 2, "choose from"),
+        ("prune run/train.log --yes", 2, "train.log: expected a run"),
+        ("prune run --keep_lst 3", 2, "did you mean --keep_last?"),
+        ("prune run --keep_last 0", 2, "keep_last is '0'"),
     ):
         error = tool("checkpoints", *args.split(), expect=code).stderr
         assert error.startswith("error: ") and message in error and error.count("\n") == 1
@@ -223,9 +223,9 @@ def test_checkpoints_takes_the_url_of_a_mirror(tool, run):
     contents = listed(tool, url)
     assert contents["folder"] == f"{url}/checkpoints"
     assert [row["name"] for row in contents["checkpoints"]] == NAMES
-    tool("checkpoints", url, "prune", *NEWEST, "--yes", expect=2)
+    tool("checkpoints", "prune", url, *NEWEST, "--yes", expect=2)
     assert {path.stem for path in run.glob("checkpoints/*.json")} == {*NAMES}
     flip(run / f"checkpoints/{NAMES[4]}.pdparams")
-    done = tool("checkpoints", url, "verify", expect=4)
+    done = tool("checkpoints", "verify", url, expect=4)
     assert f"{url}/checkpoints/{NAMES[4]}.pdparams: " in done.stdout
     assert f"error: {url}/checkpoints: 1 checkpoints are damaged, 4 are whole" in done.stderr

@@ -16,7 +16,7 @@ def run(run_of_fit, tmp_path):
 
 
 def listed(tool, *args):
-    return json.loads(tool("checkpoints", *args, "--json").stdout)["checkpoints"]
+    return json.loads(tool("checkpoints", "list", *args, "--json").stdout)["checkpoints"]
 
 
 def test_list_shows_the_monitored_metric(tool, run):
@@ -29,7 +29,7 @@ def test_list_shows_the_monitored_metric(tool, run):
     assert [row["value"] for row in rows] == values
     assert {(row["monitor"], row["valid_acc"]) for row in rows} == {("near/loss", None)}
     assert [row["best"] for row in rows] == [True, False, False]
-    head, *lines = tool("checkpoints", "run").stdout.splitlines()
+    head, *lines = tool("checkpoints", "list", "run").stdout.splitlines()
     assert head.split() == "name step epoch bytes saved at near loss what".split()
     for line, value in zip(lines, values):
         assert f" {value:.4f}  epoch end" in line
@@ -41,13 +41,13 @@ def test_prune_keeps_what_the_call_of_fit_kept(tool, run):
     config = (run / "config.yaml").read_text()
     assert "keep_best: 1\n" in config
     (run / "config.yaml").write_text(config.replace("keep_best: 1\n", "keep_best: true\n"))
-    assert "0 of 3 checkpoints" in tool("checkpoints", "run", "prune").stdout
+    assert "0 of 3 checkpoints" in tool("checkpoints", "prune", "run").stdout
     newest = ("--keep_last", "1", "--keep_epochs", "false")
-    done = tool("checkpoints", "run/checkpoints", "prune", *newest, "--yes")
+    done = tool("checkpoints", "prune", "run/checkpoints", *newest, "--yes")
     assert done.stdout.startswith("deleted model_epoch1, ")
     assert [row["name"] for row in listed(tool, "run")] == ["model_epoch0", "model_epoch2"]
     (run / "config.yaml").write_text("keep_last: [")
-    error = tool("checkpoints", "run", "prune", expect=2).stderr
+    error = tool("checkpoints", "prune", "run", expect=2).stderr
     assert error.startswith("error: run/config.yaml: not YAML (") and error.count("\n") == 1
 
 

@@ -66,7 +66,7 @@ def test_package_is_a_program(package, tmp_path):
     }.items():
         done = package(*args)
         assert (done.returncode, done.stdout) == (2, "") and error in done.stderr
-    done = package("checkpoints", tmp_path)
+    done = package("checkpoints", "list", tmp_path)
     assert done.returncode == 4 and done.stderr.startswith(f"error: {tmp_path}: no checkpoint")
 
 
@@ -105,5 +105,7 @@ def test_every_command_prints_help_and_version_without_paddle():
     for call, answer in answers.items():
         usage = re.match(r"usage: (paddle-mnist|tools/)", answer)
         assert usage if call.endswith("--help") else answer.startswith(version), call
+        is_command = call.endswith("--help") and call.startswith("paddle_mnist")
+        assert not is_command or re.search(r"\A.*\n\nexample: paddle-mnist ", answer), call
     missing = [name for name in FLAT_OPTIONS if f"--{name}" not in answers["tools/train.py --help"]]
     assert not missing

@@ -240,7 +240,6 @@ GIVEN = f"{RUN} and {OTHER} are given; expected one of them"
 REFUSED = [  # words, exit code, what the error says
     (["eval", RUN, "--run", OTHER], 2, GIVEN),
     (["infer", PICTURE, "--run", RUN, "--model", OTHER], 2, GIVEN),
-    (["checkpoints", RUN, "--run", OTHER], 2, f"{RUN} and {OTHER} are given"),
     (["eval", PATH, "--run", OTHER], 2, f"{PATH} is not of the run {OTHER}"),
     (["eval", "pretrained", "--run", RUN], 2, f"pretrained and the run {RUN} are"),
     (["eval", "mnist_epoch99", "--run", RUN], 4, f"{RUN}/checkpoints/mnist_epoch"),
@@ -272,10 +271,10 @@ def test_command_given_contradictory_or_invalid_names_exits_with_one_line(place,
 
 def test_commands_that_show_runs_take_whatever_is_of_a_run(place, command):
     for name in (RUN, PATH, f"{PATH}.pdopt", f"{RUN}/checkpoints", f"{RUN}/mnist.pdparams"):
-        listed = command("checkpoints", "--checkpoint", name, "--json")
+        listed = command("checkpoints", "list", name, "--json")
         assert json.loads(listed)["folder"] == f"{RUN}/checkpoints"
-    for words in (["latest"], ["best", "list"], [], ["--run", OTHER]):
-        listed = command("checkpoints", *words, "--json")
+    for words in (["latest"], ["best"], [], [OTHER]):
+        listed = command("checkpoints", "list", *words, "--json")
         assert json.loads(listed)["folder"] == f"{OTHER}/checkpoints", words
     assert command("plot", f"{PATH}.json", "--only", "curves.png") == f"{RUN}/figures\n"
     Path(RUN, "vdl/001").mkdir(parents=True)

@@ -206,8 +206,8 @@ REDIRECTED = {
     "checkpoints.py --version > /dev/full": (7, "error: cannot write"),
     "checkpoints.py --help > /dev/full": (7, "error: cannot write"),
     "checkpoints.py --help >&- 2>&- <&-": (0, ""),
-    "checkpoints.py none >&-": (4, "error: none: no checkpoint"),
-    "checkpoints.py none 2> /dev/full": (4, ""),
+    "checkpoints.py list none >&-": (4, "error: none: no checkpoint"),
+    "checkpoints.py list none 2> /dev/full": (4, ""),
 }
 
 

@@ -74,9 +74,9 @@ def test_damaged_checkpoint_of_a_named_run_is_quarantined_whole(run, tmp_path):
 def test_commands_read_a_named_run(run, tool, tmp_path):
     name, result = run
     output = result.weights.parent
-    listed = json.loads(tool("checkpoints", output, "--json").stdout)["checkpoints"]
+    listed = json.loads(tool("checkpoints", "list", output, "--json").stdout)["checkpoints"]
     assert [row["name"] for row in listed][-1] == f"{name}_epoch1"
-    assert f"{name}_epoch1.json: OK" in tool("checkpoints", output, "verify").stdout
+    assert f"{name}_epoch1.json: OK" in tool("checkpoints", "verify", output).stdout
     tool("plot", output, "--output", tmp_path / name)
     assert list((tmp_path / name).glob("*.svg"))
 
