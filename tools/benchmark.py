@@ -8,13 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from benchmarks import commands, feeding, inference, promises, saving, steps
 from benchmarks.headlines import headlines
-from benchmarks.machine import machine
-from benchmarks.stale import ROOT, stale_tables
+from benchmarks.measured import ROOT, machine, stale_tables
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
 from markdown_tables import is_code, write_table
@@ -24,39 +23,12 @@ from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.images import open_data
 
-MODULES = {  # in `benchmarks`, by the names of their tables
-    "data": "data",
-    "clocks": "clocks",
-    "train": "training",
-    "feeding": "feeding",
-    "time-to-accuracy": "time_to_accuracy",
-    "ladder": "ladder",
-    "memory": "memory",
-    "evaluate": "evaluation",
-    "operators": "operators",
-    "threads": "threads",
-    "conv-blocks": "any_size",
-    "checkpoint": "checkpoint",
-    "mirror": "mirror",
-    "rehearsal": "rehearsal",
-    "watch": "watch",
-    "sparse": "sparse",
-    "promises": "promises.experiments",
-    "scale": "scale",
-    "infer": "inference",
-    "photographs": "photographs",
-    "signal": "sigterm",
-    "log": "log",
-}
+# By the names of their tables.
 BENCHMARKS: dict[str, Benchmark] = {
-    name: import_module(f"benchmarks.{module}").BENCHMARK for name, module in MODULES.items()
+    name: one
+    for module in (commands, steps, feeding, saving, inference, promises, pictures)
+    for name, one in module.BENCHMARKS.items()
 }
-BENCHMARKS["pictures"] = Benchmark(
-    pictures.__doc__.splitlines()[0],
-    code=("detector", "paddle_mnist.mnist.detector", "paddle_mnist.mnist.infer"),
-    facts=lambda session: pictures.measure(session.source),
-    text=lambda report: pictures.table(report.facts),
-)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -8,8 +8,8 @@ import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import data
-from benchmarks.stale import stale_tables
+from benchmarks.commands import DATA, PARSED
+from benchmarks.measured import stale_tables
 from markdown_tables import marked_tables
 from synthetic_data import as_lists, tiny_splits
 
@@ -22,10 +22,10 @@ def test_data_benchmark_compares_ways_to_open_a_file_in_a_page(tool, tiny, tmp_p
     page.write_text("a\n<!-- benchmark data -->\nold\n<!-- end -->\nb\n")
     options = ("--data", tiny, "--rounds", 2, "--json", "--docs", tmp_path)
     report = json.loads(tool("benchmark", "data", *options).stdout)
-    assert report["rounds"] == 2 and list(report["samples"]) == list(data.KINDS)
+    assert report["rounds"] == 2 and list(report["samples"]) == list(DATA)
     for figures in report["samples"].values():
         assert all(len(values) == 2 and min(values) > 0 for values in figures.values())
-    assert report["samples"][data.BASE]["peak_mib"][0] < 100  # the child's, not this process's
+    assert report["samples"][PARSED]["peak_mib"][0] < 100  # the child's, not this process's
     text, machine = page.read_text(), report["machine"]
     assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
     measured = f", commit {machine['commit']}, date {machine['date']}.\n<!-- end -->\nb\n"
@@ -61,7 +61,9 @@ def test_table_whose_code_changed_since_its_commit_is_stale(tmp_path):
 
     def stale(measured):
         page.write_text(f"<!-- benchmark train -->\n| 1 |\n{measured}\n<!-- end -->\n")
-        return list(stale_tables([page], {"train": ["paddle_mnist.nn", "rivals"]}, tmp_path))
+        return list(
+            stale_tables([page], {"train": ["paddle_mnist/nn", "tools/rivals.py"]}, tmp_path)
+        )
 
     page, net = tmp_path / "p.md", tmp_path / "paddle_mnist/nn/a.py"
     net.parent.mkdir(parents=True)

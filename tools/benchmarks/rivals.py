@@ -1,24 +1,22 @@
-"""Throughput by framework: this package, plain Paddle, PyTorch, JAX, each in its own process."""
+"""The net's training step by framework: this package, plain Paddle, PyTorch, JAX.
+
+A maker of steps returns a function that trains on the batch of a number. Those of PyTorch and JAX
+raise ModuleNotFoundError where these are missing.
+"""
 
 import shutil
-import statistics
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import in_own_process, seconds_of
-from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.system.machine import usable_cpus
 
 BATCH = 100  # as in the tutorial
-STEPS = 10  # timed together
 RATE = 0.01
 CORES = usable_cpus()
 
-Step = Callable[[int], None]  # trains on the batch of this number
+Step = Callable[[int], Any]
 
 
 def arrays(source: str) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +34,7 @@ def batch(number: int, count: int, size: int = BATCH) -> slice:
     return slice(start, start + size)
 
 
-def paddle_loop(
+def paddle_step(
     source: str, threads: int = 0, own_step: bool = False, batch_size: int = BATCH
 ) -> Step:
     """Train in a bare loop on arrays.
@@ -51,6 +49,7 @@ def paddle_loop(
     from paddle_mnist.nn.cross_entropy import CrossEntropy
     from paddle_mnist.training.steps import SupervisedStep
 
+    paddle.seed(1)
     images, labels = arrays(source)
     model = MNIST(fast_conv=threads)
     compute = SupervisedStep(CrossEntropy())
@@ -70,11 +69,43 @@ def paddle_loop(
     return step
 
 
-def torch_loop(source: str, threads: int, channels_last: bool, is_compiled: bool = False) -> Step:
+def torch_net(relu_first: bool = True, weights: Any = None) -> Any:
+    """Return the net in PyTorch.
+
+    relu_first: before the pooling; the other order is faster. weights: Paddle's state dict, which
+    keeps those of a linear layer the other way round.
+    """
+    import torch
+    from torch import nn
+
+    block = [nn.ReLU(), nn.MaxPool2d(2)] if relu_first else [nn.MaxPool2d(2), nn.ReLU()]
+    layers = [nn.Conv2d(1, 20, 5, padding=2), nn.Conv2d(20, 20, 5, padding=2), nn.Linear(980, 10)]
+    first, second, last = layers
+    for name, layer in zip(("conv1", "conv2", "fc"), layers if weights else ()):
+        for kind in ("weight", "bias"):
+            value = weights[f"{name}.{kind}"].numpy()
+            value = value.T if layer is last and kind == "weight" else value
+            getattr(layer, kind).data = torch.from_numpy(value.copy())
+    return nn.Sequential(first, *block, second, *block, nn.Flatten(), last)
+
+
+def torch_logits(weights: Any, threads: int, relu_first: bool = True) -> Callable:
+    """Return the net with Paddle's weights: a function of images as an array, float32."""
+    import torch
+
+    torch.set_num_threads(threads)
+    net = torch_net(relu_first, weights)
+
+    @torch.no_grad()
+    def logits(images: np.ndarray) -> np.ndarray:
+        return net(torch.from_numpy(images)).numpy()
+
+    return logits
+
+
+def torch_step(source: str, threads: int, channels_last: bool, is_compiled: bool = False) -> Step:
     import torch
     from torch.nn import functional as F
-
-    from benchmarks.torch_net import torch_net
 
     torch.set_num_threads(threads)
     images, labels = map(torch.from_numpy, arrays(source))
@@ -97,7 +128,7 @@ def torch_loop(source: str, threads: int, channels_last: bool, is_compiled: bool
     return step
 
 
-def jax_loop(source: str) -> Step:
+def jax_step(source: str) -> Step:
     """The same net and optimizer in JAX, compiled as one function."""
     import jax
     from jax import lax
@@ -132,67 +163,3 @@ def jax_loop(source: str) -> Step:
         jax.block_until_ready(weights)
 
     return step
-
-
-@dataclass(frozen=True)
-class Rival:
-    """loop: makes the step, of the data's source. environment: of the process."""
-
-    loop: Callable[[str], Step]
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def rate(self, source: str, seconds: float) -> float:
-        """Return the images a second of a process.
-
-        Raises ModuleNotFoundError where PyTorch or JAX is missing.
-        """
-        return in_own_process(_rate, self.loop, source, seconds, **self.environment)
-
-
-def _rate(loop: Callable[[str], Step], source: str, seconds: float) -> float:
-    TrainConfig()  # the imports of the package's own parts come before the clock
-    step = loop(source)
-
-    def steps(first: int) -> None:
-        for number in range(first, first + STEPS):
-            step(number)
-
-    steps(0)
-    rates, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        rates.append(STEPS * BATCH / seconds_of(steps, len(rates) * STEPS))
-    return statistics.median(rates)
-
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
-AVX2 = {**ONE_THREAD, "MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
-
-
-def _paddle(threads: int, **options: bool) -> Rival:
-    return Rival(partial(paddle_loop, threads=threads, **options), ONE_THREAD)
-
-
-def _torch(threads: int, channels_last: bool, **options: bool) -> Rival:
-    return Rival(partial(torch_loop, threads=threads, channels_last=channels_last, **options))
-
-
-PADDLE, PADDLE_ALL = "Paddle's layers, the bare loop, 1 thread", f"the same, {CORES} threads"
-STEP = f"this package's training step, {CORES} threads"
-TORCH = f"PyTorch eager, channels last, {CORES} threads"
-RIVALS = {
-    PADDLE: Rival(paddle_loop, ONE_THREAD),
-    PADDLE_ALL: Rival(paddle_loop, ALL_CORES),
-    "the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`": Rival(paddle_loop, AVX2),
-    "this package's convolution in the same loop, 1 thread": _paddle(1),
-    f"this package's convolution in the same loop, {CORES} threads": _paddle(CORES),
-    "this package's training step, 1 thread": _paddle(1, own_step=True),
-    STEP: _paddle(CORES, own_step=True),
-    "PyTorch eager, channels last, 1 thread": _torch(1, True),
-    f"PyTorch eager, {CORES} threads": _torch(CORES, False),
-    TORCH: _torch(CORES, True),
-    f"PyTorch `torch.compile`, channels last, {CORES} threads": _torch(
-        CORES, True, is_compiled=True
-    ),
-    f"JAX `jit`, {CORES} threads": Rival(jax_loop, ONE_THREAD),
-}

@@ -1,21 +1,23 @@
-"""Seconds of calls, of parts of a step and of child processes."""
+"""Seconds of calls, of steps, of commands, and of the parts of a training."""
 
 import concurrent.futures
-import contextlib
+import json
 import multiprocessing
 import os
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from measuring.children import TOOLS, Finished, run_from_small_process
 
-TRAIN, TUTORIAL = TOOLS / "train.py", TOOLS / "baseline_tutorial.py"
+from paddle_mnist.mnist.config import TrainConfig, read_recipe
+
+TRAIN, TUTORIAL = "train.py", "baseline_tutorial.py"
 
 
 def seconds_of(function: Callable, *args: Any) -> float:
@@ -24,13 +26,27 @@ def seconds_of(function: Callable, *args: Any) -> float:
     return time.perf_counter() - began
 
 
+def seconds_of_steps(step: Callable[[int], Any], count: int) -> float:
+    """Return the seconds of a step: the mean of `count` steps, which are numbered from 0."""
+    return seconds_of(lambda: [step(number) for number in range(count)]) / count
+
+
+def median_rate(step: Callable[[int], Any], samples: int, seconds: float) -> float:
+    """Return the samples a second of steps that run for some seconds, after ten to warm up."""
+    seconds_of_steps(step, 10)
+    rates, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        rates.append(samples / seconds_of_steps(step, 10))
+    return statistics.median(rates)
+
+
 def run_python(*arguments: Any, **environment: str) -> Finished:
     """Run Python with these arguments in `tools/`, in a process of its own.
 
     Raises ModuleNotFoundError where a module is missing, such as PyTorch, CalledProcessError if it
     fails otherwise.
     """
-    command = [sys.executable, *arguments]
+    command = [sys.executable, *map(str, arguments)]
     done = run_from_small_process(command, cwd=TOOLS, env={**os.environ, **environment})
     if done.code:
         _, is_missing, what = done.errors.rpartition("ModuleNotFoundError: ")
@@ -50,37 +66,26 @@ def in_own_process(function: Callable, *args: Any, **environment: str) -> Any:
         return pool.submit(function, *args).result()
 
 
-class PartTimer:
-    """A profile for `Trainer`: the `seconds` of each part of its steps, and of whole steps.
+def config_of(recipe: str, **changes: Any) -> TrainConfig:
+    """Return the configuration of a recipe, with these changes."""
+    return TrainConfig.from_mapping({**read_recipe(recipe), **changes})
 
-    They are in a file: `fit` would save a list of them with each checkpoint, as it does with a
-    user's history, and so what is measured would grow with the steps.
+
+def train(config: TrainConfig, *callbacks: Any, **arguments: Any) -> None:
+    """Train with `fit`, with callbacks besides those of the configuration."""
+    from paddle_mnist import fit
+    from paddle_mnist.mnist.setup import parts
+
+    given = parts(config)
+    fit(**{**given, **arguments, "callbacks": [*given["callbacks"], *callbacks]})
+
+
+def timed_training(config: TrainConfig) -> dict[str, list[float]]:
+    """Train, and return the seconds of each part of each step, and of the whole "step".
+
+    Of several processes, those of the first.
     """
+    from benchmarks.callbacks import Timing
 
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.before_epoch()
-
-    @property
-    def seconds(self) -> dict[str, list[float]]:
-        """The seconds of each call, by part; "step" is a whole step."""
-        seconds: dict[str, list[float]] = defaultdict(list)
-        self._file.seek(0)
-        for line in self._file:
-            name, value = line.split()
-            seconds[name].append(float(value))
-        return seconds
-
-    def before_epoch(self) -> None:
-        self._step_end = time.perf_counter()
-
-    @contextlib.contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._file.write(f"{name} {time.perf_counter() - began}\n")
-
-    def after_step(self) -> None:
-        began = self._step_end
-        self.before_epoch()
-        self._file.write(f"step {self._step_end - began}\n")
+    train(config, Timing())
+    return json.loads(Path(config.output, "seconds.json").read_text())

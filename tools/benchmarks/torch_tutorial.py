@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from benchmarks.rivals import CORES
-from benchmarks.torch_net import torch_net
+from benchmarks.rivals import CORES, torch_net
 from paddle_mnist.mnist.images import open_data
 
 

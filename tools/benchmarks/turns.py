@@ -14,6 +14,7 @@ from paddle_mnist.errors import DeviceError
 
 Figures = Mapping[str, Any]  # by name: a value of one turn, or a list of several
 Rows = Mapping[str, Figures]  # by title
+Turn = Callable[[], Figures]
 # The format of a column's numbers, and the figure or what computes it from those of all rows.
 Column = tuple[str, Union[str, Callable[[Figures, Rows], Any]]]
 
@@ -72,28 +73,25 @@ class Report:
 class Benchmark:
     """A table, and how it is measured.
 
-    title: its line in the command's help. code: the modules and packages that decide the figures:
-    when they have changed, the table is stale.
+    title: its line in the command's help. code: the files and folders of the repository that decide
+    the figures: when they have changed, the table is stale.
     kinds: what is compared, by title: functions that take a turn and return its figures.
     head: the header of the first column, of titles. columns: what the others show, by header.
     rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
-    facts: measured once. order: of the kinds in the turn of a number. rounds: how many, if it is
-    not for the command to say. turns: how often each kind runs in a round. warm_up: turns before
-    these, which do not count. text: what the page shows instead of a table. quick: the kinds that a
-    quick run measures, by default all: those that differ in more than their options.
+    facts: measured once. rounds: how many, if it is not for the command to say. warm_up: turns
+    before these, which do not count. text: what the page shows instead of a table. quick: the kinds
+    that a quick run measures, by default all.
     """
 
     title: str
     code: Sequence[str] = ()
-    kinds: Callable[[Session], Mapping[str, Callable[[], Figures]]] = lambda session: {}
+    kinds: Callable[[Session], Mapping[str, Turn]] = lambda session: {}
     head: str = ""
     columns: Mapping[str, Column] = field(default_factory=dict)
     rows: Callable[[Report], Rows] = lambda report: report.medians
     note: Callable[[Report], str] = lambda report: ""
     facts: Callable[[Session], dict[str, Any]] = lambda session: {}
-    order: Callable[[Sequence[str], int], Sequence[str]] = lambda kinds, number: kinds
     rounds: int = 0
-    turns: int = 1
     warm_up: int = 0
     text: Optional[Callable[[Report], str]] = None
     quick: Collection[str] = ()
@@ -103,18 +101,19 @@ class Benchmark:
         rounds = 1 if session.is_quick else self.rounds or session.rounds
         kinds = self.kinds(session)
         if session.is_quick and self.quick:
-            kinds = {title: take for title, take in kinds.items() if title in self.quick}
+            kinds = {title: turn for title, turn in kinds.items() if title in self.quick}
         samples: dict[str, dict[str, list]] = {kind: {} for kind in kinds}
-        for number in range(1 - self.warm_up, rounds * self.turns + 1):
-            session.number = number  # which kinds read
-            for kind in self.order(list(kinds), number):
+        for number in range(1 - self.warm_up, rounds + 1):
+            session.number = number  # which turns read
+            for kind, turn in kinds.items():
                 try:
-                    figures = kinds[kind]()
+                    figures = turn()
                 except (ModuleNotFoundError, DeviceError) as error:
                     print(f"{kind} is left out: {error}", file=sys.stderr)
                     continue
-                if number > 0:
-                    _add(samples[kind], figures)
+                for name, value in figures.items() if number > 0 else ():
+                    values = value if isinstance(value, list) else [value]
+                    samples[kind].setdefault(name, []).extend(values)
         return Report(rounds, samples, self.facts(session))
 
     def table(self, report: Report) -> str:
@@ -134,15 +133,17 @@ class Benchmark:
         )
 
 
-def _add(samples: dict[str, list], figures: Figures) -> None:
-    for name, value in figures.items():
-        samples.setdefault(name, []).extend(value if isinstance(value, list) else [value])
-
-
 def _value(column: Any, figures: Figures, rows: Rows) -> Any:
     return column(figures, rows) if callable(column) else figures.get(column)
 
 
-def times_faster(than: str, form: str = ".1f") -> Column:
-    """Return a column: by which factor a row has fewer seconds than the row of this title."""
-    return form, lambda row, rows: rows[than]["seconds"] / row["seconds"]
+def ratio(figure: str, of: str, form: str = ".2f", is_inverse: bool = False) -> Column:
+    """Return a column: a figure of each row divided by that of the row `of`, or the inverse."""
+
+    def value(row: Figures, rows: Rows) -> Optional[float]:
+        if figure not in row or not rows.get(of):
+            return None
+        quotient = row[figure] / rows[of][figure]
+        return 1 / quotient if is_inverse else quotient
+
+    return form, value

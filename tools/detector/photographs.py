@@ -1,13 +1,6 @@
-"""Sheets on a desk and handwritten pages, drawn as phones photograph them, and what is read.
+"""Sheets on a desk and hard pages, drawn as phones photograph them; nothing is trained on them."""
 
-    python tools/benchmark.py photographs --data MNIST
-
-counts them, of MNIST's eval split. Nothing is trained on these pictures.
-"""
-
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -16,7 +9,6 @@ from PIL import Image
 from detector import textures
 from detector.camera import Lot, Page, Random, cast, grain, grid, inked, photograph, stroke, trimmed
 from detector.paper import write
-from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
 
 UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 SURFACES = (
@@ -102,65 +94,3 @@ def hard_page(
             fade = np.clip(grain(cover.shape, random, height / 6) / 2 + 0.5, 0, 1)
             paper = inked(paper, cover * (1 - fading * fade), (top, left), lot.ink)
     return photograph(_lit(paper, random), lot, random), boxes
-
-
-def in_order(truth: str, text: str) -> int:
-    """Return how many digits are read in the right order: the longest common subsequence."""
-    lengths = np.zeros((len(truth) + 1, len(text) + 1), int)
-    for i, a in enumerate(truth):
-        for j, b in enumerate(text):
-            longer = max(lengths[i, j + 1], lengths[i + 1, j])
-            lengths[i + 1, j + 1] = lengths[i, j] + 1 if a == b else longer
-    return int(lengths[-1, -1])
-
-
-def _meet(first: Region, second: Region) -> bool:
-    return (
-        first[0] < second[2]
-        and second[0] < first[2]
-        and first[1] < second[3]
-        and second[1] < first[3]
-    )
-
-
-def count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int]:
-    """Count what is read of single digits on so many sheets."""
-    truths = {}
-    for number in range(count):
-        index = (number * 61 + 17) % len(split.labels)
-        picture = on_a_desk(np.asarray(split.images[index]), Random(50_000 + number), tilt)
-        file = str(folder / f"{tilt}-{number:03}.png")
-        picture.save(file)
-        truths[file] = int(split.labels[index])
-    readings = list(read_pictures(pretrained_predictor(), truths))
-    return {
-        "digits": count,
-        "right": sum(reading.digit == truths[reading.file] for reading in readings),
-        "refused": sum(bool(reading.error) for reading in readings),
-        "missing": 0,
-    }
-
-
-def count_pages(split, count: int, folder: Path) -> dict[str, int]:
-    """Count what is read of so many pages."""
-    pages = {}
-    for number in range(count):
-        random = Random(90_000 + number)
-        rows = random.randint(2, 8, random.randint(2, 8))
-        indices = random.randint(0, len(split.labels), sum(rows))
-        picture, boxes = hard_page(np.asarray(split.images[indices]), rows, random)
-        file = str(folder / f"page-{number:02}.png")
-        picture.save(file)
-        pages[file] = "".join(map(str, split.labels[indices])), boxes
-    counts: Counter = Counter()
-    for reading in read_pictures(pretrained_predictor(), pages, many=True):
-        truth, boxes = pages[reading.file]
-        found = [
-            (each.box.left, each.box.top, each.box.right, each.box.bottom)
-            for each in reading.digits or ()
-        ]
-        counts["digits"] += len(truth)
-        counts["right"] += in_order(truth, reading.text)
-        counts["refused"] += reading.text.count("?")
-        counts["missing"] += sum(not any(_meet(box, other) for other in found) for box in boxes)
-    return counts

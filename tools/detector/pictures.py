@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.turns import Benchmark, Session, Turn
 from markdown_tables import table as markdown_table
 from measuring.children import TOOLS, run_from_small_process
 from PIL import Image
@@ -217,3 +219,124 @@ def _by_name(report: dict) -> Iterator[str]:
         ]
         if listed:
             yield f"Caught of these {kind}: {', '.join(listed)}; of the others, all."
+
+
+# ------------------------------------------------------------------ photographs
+
+TILT = 7  # degrees
+
+
+def _photographs(session: Session) -> dict[str, Turn]:
+    """Return what counts how many digits are right, refused and missing on sheets and pages."""
+    from paddle_mnist.mnist.images import open_data
+
+    split = open_data(session.source)["eval"]
+    sheets, pages = (10, 2) if session.is_quick else (150, 40)
+    return {
+        "a sheet on a dark or patterned desk, in perspective": partial(
+            _count_sheets, split, sheets, 0, session.folder
+        ),
+        f"the same, turned by {TILT} degrees": partial(
+            _count_sheets, split, sheets, TILT, session.folder
+        ),
+        f"{pages} pages of close, ragged rows with fading strokes, `--many`": partial(
+            _count_pages, split, pages, session.folder
+        ),
+    }
+
+
+def _in_order(truth: str, text: str) -> int:
+    """Return how many digits are read in the right order: the longest common subsequence."""
+    lengths = np.zeros((len(truth) + 1, len(text) + 1), int)
+    for i, a in enumerate(truth):
+        for j, b in enumerate(text):
+            longer = max(lengths[i, j + 1], lengths[i + 1, j])
+            lengths[i + 1, j + 1] = lengths[i, j] + 1 if a == b else longer
+    return int(lengths[-1, -1])
+
+
+def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether two boxes overlap: left, top, right, bottom."""
+    return all(one[n] < other[n + 2] and other[n] < one[n + 2] for n in (0, 1))
+
+
+def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int]:
+    """Count what is read of single digits on so many sheets."""
+    from detector.photographs import on_a_desk
+    from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+
+    truths = {}
+    for number in range(count):
+        index = (number * 61 + 17) % len(split.labels)
+        picture = on_a_desk(
+            np.asarray(split.images[index]), np.random.RandomState(50_000 + number), tilt
+        )
+        file = str(folder / f"{tilt}-{number:03}.png")
+        picture.save(file)
+        truths[file] = int(split.labels[index])
+    readings = list(read_pictures(pretrained_predictor(), truths))
+    return {
+        "digits": count,
+        "right": sum(reading.digit == truths[reading.file] for reading in readings),
+        "refused": sum(bool(reading.error) for reading in readings),
+        "missing": 0,
+    }
+
+
+def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
+    """Count what is read of so many pages."""
+    from detector.photographs import hard_page
+    from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+
+    pages = {}
+    for number in range(count):
+        random = np.random.RandomState(90_000 + number)
+        rows = random.randint(2, 8, random.randint(2, 8))
+        indices = random.randint(0, len(split.labels), sum(rows))
+        picture, boxes = hard_page(np.asarray(split.images[indices]), rows, random)
+        file = str(folder / f"page-{number:02}.png")
+        picture.save(file)
+        pages[file] = "".join(map(str, split.labels[indices])), boxes
+    counts: Counter = Counter()
+    for reading in read_pictures(pretrained_predictor(), pages, many=True):
+        truth, boxes = pages[reading.file]
+        found = [
+            (each.box.left, each.box.top, each.box.right, each.box.bottom)
+            for each in reading.digits or ()
+        ]
+        counts["digits"] += len(truth)
+        counts["right"] += _in_order(truth, reading.text)
+        counts["refused"] += reading.text.count("?")
+        counts["missing"] += sum(not any(_meet(box, other) for other in found) for box in boxes)
+    return counts
+
+
+PACKAGE = "paddle_mnist/mnist"
+CODE = ("detector", "digit_normalization", "infer", "ink", "opencv", "pictures", "shapes")
+BENCHMARKS = {
+    "photographs": Benchmark(
+        "What is read of sheets on a desk and of hard pages, drawn as phones photograph them.",
+        code=tuple(f"{PACKAGE}/{name}.py" for name in CODE),
+        kinds=_photographs,
+        head="digits on",
+        columns={
+            "digits": (",", "digits"),
+            **{
+                name: (".1%", lambda row, rows, name=name: row[name] / row["digits"])
+                for name in ("right", "refused", "missing")
+            },
+        },
+        rounds=1,
+        note=lambda report: (
+            "Pictures are drawn by code, of MNIST's eval split. A digit of a page is right where "
+            "it is read in the right order, and refused where it has a box and a `?`; what is "
+            "missing has no box."
+        ),
+    ),
+    "pictures": Benchmark(
+        __doc__.splitlines()[0],
+        code=("tools/detector", f"{PACKAGE}/detector.py", f"{PACKAGE}/infer.py"),
+        facts=lambda session: measure(session.source),
+        text=lambda report: table(report.facts),
+    ),
+}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.measured import machine
 from markdown_tables import table
 from measuring.parts import build_parts
 

@@ -1,0 +1,250 @@
+"""Trainings of `fit` in processes of their own: what saving, rehearsing and stopping take."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import config_of, in_own_process, timed_training, train
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn
+
+SAVE_EVERY, STEPS = 50, 200  # steps; of a training that saves, at least
+
+# ------------------------------------------------------------------ saving
+
+
+def _save(session: Session) -> Figures:
+    """Return the seconds of a step and of a save, deletion of an older one included."""
+    images = _facts(session)["images"]
+    config = config_of(
+        "default",
+        data=session.source,
+        train_limit=min(STEPS * 64, images),
+        epochs=-(-STEPS * 64 // images),
+        save_every_steps=SAVE_EVERY,
+        keep_epochs=False,
+        keep_last=1,
+        output=str(session.folder / "run"),
+    )
+    seconds = timed_training(config)
+    steps = [step - save for step, save in zip(seconds["step"], seconds["saving"])]
+    return {"step": steps, "save": seconds["saving"][SAVE_EVERY - 1 :: SAVE_EVERY]}
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    from paddle_mnist.mnist.images import open_data
+
+    images = len(open_data(session.source)["train"])
+    return {"images": images, "steps_an_epoch": -(-images // config_of("default").batch_size)}
+
+
+def _rows_of_saves(report: Report) -> Rows:
+    (seconds,) = report.medians.values()
+    epoch = report.facts["steps_an_epoch"]
+    steps = {f"after each epoch ({epoch} steps)": epoch, f"every {SAVE_EVERY} steps": SAVE_EVERY}
+    return {
+        title: {"share": seconds["save"] / (seconds["save"] + count * seconds["step"])}
+        for title, count in steps.items()
+    }
+
+
+def _note_on_saves(report: Report) -> str:
+    (seconds,) = report.medians.values()
+    save, step = 1000 * seconds["save"], 1000 * seconds["step"]
+    return f"One save takes {save:.1f} ms, one step {step:.1f} ms (medians)."
+
+
+# ------------------------------------------------------------------ rehearsing
+
+RESNET, LARGE = "ResNet-18, 3x32x32, Momentum", "100,000,000 parameters, Adam"
+REHEARSED = 3  # steps of a rehearsal
+
+
+def _rehearsals(session: Session) -> Mapping[str, Turn]:
+    steps, width = (3, 50) if session.is_quick else (6, 5_000)
+    of_default = {"data": session.source, "train_limit": 6_400}
+    trainings = {
+        "the recipe `digits`": partial(_train_recipe, "digits", {}),
+        "the recipe `default`": partial(_train_recipe, "default", of_default),
+        RESNET: partial(_train_net, RESNET, steps, width),
+        LARGE: partial(_train_net, LARGE, steps, width),
+    }
+    return {title: partial(_rehearse, session, call) for title, call in trainings.items()}
+
+
+def _rehearse(session: Session, training: Callable) -> Figures:
+    """Return what a training takes with a rehearsal, and how much more than one without."""
+    without, rehearsed = (
+        in_own_process(_measure, training, is_rehearsed, str(session.folder / f"{is_rehearsed}"))
+        for is_rehearsed in (False, True)
+    )
+    shutil.rmtree(session.folder)
+    return {
+        "seconds": rehearsed["seconds"] - without["seconds"],
+        "steps": REHEARSED * rehearsed["step"],
+        "memory": max(0.0, rehearsed["peak"] - without["peak"]),
+        "state": rehearsed["state"],
+    }
+
+
+def _measure(training: Callable, is_rehearsed: bool, output: str) -> Figures:
+    """Return the seconds and the MiB of a training until its last step, those of one step too."""
+    from benchmarks.callbacks import Timing
+    from paddle_mnist import Saving
+
+    class Taken(Timing):
+        def after_last_step(self, training: Any) -> None:
+            parts = (training.model, training.optimizer)
+            state = [tensor for part in parts for tensor in part.state_dict().values()]
+            sizes = [one.size * one.element_size() for one in state if hasattr(one, "element_size")]
+            taken.update(
+                seconds=time.perf_counter() - began,
+                step=statistics.median(self.timer.seconds["step"]),
+                peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                state=sum(sizes) / 2**20,
+            )
+
+    taken: dict[str, float] = {}
+    # At the start, saving takes more memory than what is measured.
+    saving = Saving(at_start=False, rehearse=is_rehearsed)
+    began = time.perf_counter()
+    training(callbacks=[Taken()], saving=saving, output=output)
+    return taken
+
+
+def _train_recipe(recipe: str, changes: dict[str, Any], callbacks: list, **options: Any) -> None:
+    train(config_of(recipe, epochs=1, **changes), *callbacks, **options)
+
+
+def _train_net(name: str, steps: int, width: int, callbacks: list, **options: Any) -> None:
+    import paddle
+    from paddle import nn
+    from paddle.vision.models import resnet18
+
+    from paddle_mnist import Figures, VisualDL, fit
+
+    def perceptron() -> nn.Layer:
+        hidden = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
+        return nn.Sequential(*hidden, nn.Linear(width, 10))
+
+    is_resnet = name == RESNET
+    batch, shape = (32, (3, 32, 32)) if is_resnet else (8, (width,))
+    kind = paddle.optimizer.Momentum if is_resnet else paddle.optimizer.Adam
+    draw = np.random.default_rng(1)
+    samples = draw.random((batch * steps, *shape), dtype=np.float32)
+    fit(
+        model=partial(resnet18, num_classes=10) if is_resnet else perceptron,
+        train=list(zip(samples, draw.integers(0, 10, (len(samples), 1)))),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=lambda parameters: kind(1e-3, parameters=parameters),
+        epochs=1,
+        batch_size=batch,
+        device="cpu",
+        callbacks=[*callbacks, VisualDL(pages=()), Figures(draw=False)],
+        **options,
+    )
+
+
+# ------------------------------------------------------------------ stopping
+
+SIGNALS = 20  # a round
+
+
+def _stop_trainings(source: str, folder: Path, seed: int) -> dict[str, list[float]]:
+    """Stop a training at random moments; return the seconds until each `fit` has ended."""
+    from paddle_mnist import Callback
+    from paddle_mnist.errors import StoppedError
+
+    draw, seconds = random.Random(seed), []
+    sent_at: list[float] = []
+    timers: list[threading.Timer] = []
+
+    def send() -> None:
+        sent_at.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    class Sender(Callback):
+        def before_first_step(self, training: Any) -> None:
+            timers.append(threading.Timer(draw.uniform(0, 1), send))
+            timers[-1].start()
+
+        def close(self) -> None:
+            timers[-1].cancel()
+            timers[-1].join()
+
+    output = folder / "run"
+    bare = {"visualdl": False, "figures": False, "watch": 0}
+    config = config_of("digits", data=source, output=str(output), **bare)
+    while len(seconds) < SIGNALS:
+        try:
+            train(config, Sender())
+            shutil.rmtree(output)  # it is done: from the start again
+        except StoppedError:
+            seconds.append(time.perf_counter() - sent_at[-1])
+    return {"seconds": seconds}
+
+
+def _rows_of_signals(report: Report) -> Rows:
+    (figures,) = report.samples.values()
+    seconds = sorted(figures["seconds"])
+    count = len(seconds)
+    return {
+        f"median of {count}": {"seconds": statistics.median(seconds)},
+        f"99th percentile of {count}": {"seconds": seconds[-(-99 * count // 100) - 1]},
+        f"largest of {count}": {"seconds": seconds[-1]},
+    }
+
+
+BENCHMARKS = {
+    "checkpoint": Benchmark(
+        "The share of a training's time that goes into saving.",
+        code=("paddle_mnist/checkpoint", "paddle_mnist/system/files.py"),
+        kinds=lambda session: {"default": lambda: _save(session)},
+        head="a checkpoint",
+        columns={"share of the training's time": (".2%", "share")},
+        rows=_rows_of_saves,
+        note=_note_on_saves,
+        facts=_facts,
+        warm_up=1,
+    ),
+    "rehearsal": Benchmark(
+        "What the rehearsal before a training takes: time, and memory.",
+        code=("paddle_mnist/hidden_state", "paddle_mnist/training"),
+        kinds=_rehearsals,
+        head="training",
+        columns={
+            "rehearsal, s": (".2f", "seconds"),
+            "of which steps, s": (".2f", "steps"),
+            "beside the steps, s": (".2f", lambda row, rows: row["seconds"] - row["steps"]),
+            "more memory, MiB": (",.0f", "memory"),
+            "copy of the state, MiB": (",.1f", "state"),
+        },
+        quick=("the recipe `digits`", LARGE),
+    ),
+    "signal": Benchmark(
+        "Seconds from SIGTERM to the committed checkpoint.",
+        code=(
+            "paddle_mnist/checkpoint",
+            "paddle_mnist/system/files.py",
+            "paddle_mnist/system/signals.py",
+        ),
+        kinds=lambda session: {
+            "signals": lambda: in_own_process(
+                _stop_trainings, session.source, session.folder, session.number
+            )
+        },
+        head="from SIGTERM to the committed checkpoint",
+        columns={"seconds": (".3f", "seconds")},
+        rows=_rows_of_signals,
+    ),
+}

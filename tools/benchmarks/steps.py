@@ -1,0 +1,628 @@
+"""Steps of training, timed: by framework, threads, net, gradients, watch and processes.
+
+What makes a step runs in the process that times it; steps of a table take turns.
+"""
+
+import contextlib
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.rivals import (
+    BATCH,
+    CORES,
+    Step,
+    arrays,
+    batch,
+    jax_step,
+    paddle_step,
+    torch_step,
+)
+from benchmarks.timing import (
+    config_of,
+    in_own_process,
+    median_rate,
+    seconds_of,
+    seconds_of_steps,
+    timed_training,
+)
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
+from paddle_mnist.nn.chunks import chunks_of
+
+# ------------------------------------------------------------------ frameworks
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
+AVX2 = {**ONE_THREAD, "MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
+PADDLE, PADDLE_ALL = "Paddle's layers, the bare loop, 1 thread", f"the same, {CORES} threads"
+STEP_1 = "this package's training step, 1 thread"
+STEP = f"this package's training step, {CORES} threads"
+TORCH_1 = "PyTorch eager, channels last, 1 thread"
+TORCH = f"PyTorch eager, channels last, {CORES} threads"
+# What makes the step, and the environment of its process.
+FRAMEWORKS: dict[str, tuple[Callable[[str], Step], dict[str, str]]] = {
+    PADDLE: (paddle_step, ONE_THREAD),
+    PADDLE_ALL: (paddle_step, ALL_CORES),
+    "the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`": (paddle_step, AVX2),
+    "this package's convolution in the same loop, 1 thread": (
+        partial(paddle_step, threads=1),
+        ONE_THREAD,
+    ),
+    f"this package's convolution in the same loop, {CORES} threads": (
+        partial(paddle_step, threads=CORES),
+        ONE_THREAD,
+    ),
+    STEP_1: (partial(paddle_step, threads=1, own_step=True), ONE_THREAD),
+    STEP: (partial(paddle_step, threads=CORES, own_step=True), ONE_THREAD),
+    TORCH_1: (partial(torch_step, threads=1, channels_last=True), {}),
+    f"PyTorch eager, {CORES} threads": (
+        partial(torch_step, threads=CORES, channels_last=False),
+        {},
+    ),
+    TORCH: (partial(torch_step, threads=CORES, channels_last=True), {}),
+    f"PyTorch `torch.compile`, channels last, {CORES} threads": (
+        partial(torch_step, threads=CORES, channels_last=True, is_compiled=True),
+        {},
+    ),
+    f"JAX `jit`, {CORES} threads": (jax_step, ONE_THREAD),
+}
+
+
+def _frameworks(session: Session) -> Mapping[str, Turn]:
+    seconds = 0.1 if session.is_quick else 5
+
+    def turn(make: Callable[[str], Step], environment: dict[str, str]) -> Figures:
+        rate = in_own_process(_rate, make, session.source, seconds, **environment)
+        return {"rate": rate}
+
+    return {title: partial(turn, *each) for title, each in FRAMEWORKS.items()}
+
+
+def _rate(make: Callable[[str], Step], source: str, seconds: float) -> float:
+    return median_rate(make(source), BATCH, seconds)
+
+
+def _limits(session: Session) -> dict[str, Any]:
+    """Return GFLOP/s of large float32 matrices on all cores, and multiplications of an image."""
+    from threadpoolctl import threadpool_limits
+
+    size = 1024
+    draw = np.random.default_rng(1)
+    pairs = [draw.random((2, size, size), dtype=np.float32) for _ in range(CORES)]
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CORES) as pool:
+
+        def multiply() -> None:
+            list(pool.map(lambda pair: [pair[0] @ pair[1] for _ in range(4)], pairs))
+
+        seconds = statistics.median(seconds_of(multiply) for _ in range(9))
+    products = {kind: _products(session.source, kind == "trained") for kind in ("new", "trained")}
+    return {"gflops": 4 * CORES * 2 * size**3 / seconds / 1e9, "products": products}
+
+
+def _products(source: str, trained: bool) -> dict[str, float]:
+    """Count the multiplications of an image's step: all, and those without a zero in them.
+
+    A gradient is 0 where ReLU or the pooling lets none pass, at three of four places and more.
+    """
+    import paddle
+
+    from paddle_mnist import MNIST
+
+    images = paddle.to_tensor(arrays(source)[0][:1000])
+    model = MNIST(pretrained=trained, fast_conv="off")
+    first = model.max_pool1(model.relu1(model.conv1(images)))
+    second = model.max_pool2(model.relu2(model.conv2(first)))
+    active = [float((each != 0).sum()) / len(images) for each in (images, first, second)]
+    dense = sparse = 3 * 980 * 10  # of the linear layer, forward and back
+    # Of each block: input channels, side, and whether its inputs need gradients.
+    for number, (channels, side, gradients) in enumerate(((1, 28, 1), (20, 14, 2))):
+        dense += side**2 * 20 * 25 * channels * (1 + gradients)
+        sparse += active[number] * 25 * 20 + active[number + 1] * 25 * channels * gradients
+    return {"dense": dense, "sparse": sparse}
+
+
+def _rows_of_frameworks(report: Report) -> Rows:
+    rows = report.medians
+    best = max((row["rate"] for kind, row in rows.items() if row and "PyTorch" in kind), default=0)
+    for kind, row in rows.items():
+        if row:
+            rates = report.samples[kind]["rate"]
+            row["spread"] = f"{row['rate']:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+            row["times best"] = row["rate"] / best if best else None
+    return rows
+
+
+def _note_on_frameworks(report: Report) -> str:
+    """Say how much a step multiplies, and what share of the possible that is."""
+    products, gflops = report.facts["products"], report.facts["gflops"]
+    limits = {kind: gflops * 1e9 / 2 / products["trained"][kind] for kind in ("dense", "sparse")}
+    counts = ", ".join(
+        f"{products[kind]['sparse'] / 1e6:.2f} million in a {kind} net" for kind in products
+    )
+    rates = {kind: row["rate"] for kind, row in report.medians.items() if row}
+    shares = ", ".join(
+        f"{name} {rates[kind] / limits['dense']:.0%}"
+        for kind, name in {PADDLE_ALL: "Paddle", TORCH: "PyTorch", STEP: "this package"}.items()
+        if kind in rates
+    )
+    return (
+        f"Batches of {BATCH}, Momentum, the same arrays; medians of {report.rounds} rounds in "
+        "which all take turns (least to most).\n\nThe limits: training on one image takes "
+        f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} "
+        "involve no zero. Products of large matrices run at "
+        f"{gflops:.0f} GFLOP/s here, on all cores. At that speed the "
+        f"limit is {limits['dense']:,.0f} images a second if everything is multiplied, and "
+        f"{limits['sparse']:,.0f} if multiplications by zero are skipped. "
+        f"Shares of the first limit: {shares}; of the second: this package "
+        f"{rates[STEP] / limits['sparse']:.0%}."
+    )
+
+
+# ------------------------------------------------------------------ parts of a step
+
+PARTS = {
+    "forward": "forward pass and loss",
+    "backward": "backward pass",
+    "optimizer": "optimizer",
+    "logging": "log, files and VisualDL",
+    "saving": "a checkpoint per epoch",
+}
+
+
+def _parts(session: Session) -> Figures:
+    """Return the microseconds an image of each part of a step, after the first epoch.
+
+    Of the recipe `default` with its files, log and watch, on one thread.
+    """
+    limit = 640 if session.is_quick else 16_000
+    steps = limit // BATCH
+    output = str(session.folder / "run")
+    size = {"train_limit": limit, "epochs": 3, "batch_size": BATCH, "threads": 1}
+    seconds = timed_training(config_of("default", data=session.source, output=output, **size))
+    return {part: 1e6 * statistics.mean(seconds[part][steps:]) / BATCH for part in (*PARTS, "step")}
+
+
+def _rows_of_parts(report: Report) -> Rows:
+    (taken,) = report.medians.values()
+    rows = {title: taken[part] for part, title in PARTS.items()}
+    rows["batches and the loop"] = taken["step"] - sum(rows.values())
+    rows["a step"] = taken["step"]
+    return {title: {"time": time, "share": time / taken["step"]} for title, time in rows.items()}
+
+
+# ------------------------------------------------------------------ threads
+
+BATCHES = (64, 256)
+THREADS = [number for number in (1, 2, 4, 8, 16) if number <= CORES]
+PREDICTED = (8, 16)  # cores
+
+
+def _title(size: int, threads: int) -> str:
+    return f"batches of {size}, {threads} {'thread' if threads == 1 else 'threads'}"
+
+
+def _threads(session: Session) -> Mapping[str, Turn]:
+    return {
+        _title(size, threads): partial(
+            _time_threads, paddle_step(session.source, threads, own_step=True, batch_size=size)
+        )
+        for size in BATCHES
+        for threads in THREADS
+    }
+
+
+def _time_threads(step: Step) -> Figures:
+    """Return the microseconds of each of some steps, and of these what the threads do not share."""
+    from paddle_mnist.nn import compiled_net
+
+    map_chunks, shared = compiled_net.map_chunks, 0.0
+
+    def timed(*args: Any) -> Any:
+        nonlocal shared
+        began = time.perf_counter()
+        results = map_chunks(*args)
+        shared += time.perf_counter() - began
+        return results
+
+    figures: dict[str, list[float]] = {"step": [], "serial": []}
+    with patch.object(compiled_net, "map_chunks", timed):
+        for number in range(60):
+            shared = 0.0
+            seconds = seconds_of(step, number)
+            figures["step"].append(1e6 * seconds)
+            figures["serial"].append(1e6 * (seconds - shared))
+    return figures
+
+
+def _rows_of_threads(report: Report) -> Rows:
+    rows = report.medians
+    for size in BATCHES:
+        for threads in THREADS:
+            row = rows[_title(size, threads)]
+            row["share"] = row["serial"] / row["step"]
+            row["times"] = rows[_title(size, 1)]["step"] / row["step"]
+    return rows
+
+
+def _predicted(report: Report, size: int, cores: int) -> float:
+    """Return how many times as fast as one core so many would be: Amdahl's law, in whole chunks."""
+    one = report.medians[_title(size, 1)]
+    chunks = len(chunks_of(size))
+    rounds = -(-chunks // cores)
+    return one["step"] / (one["serial"] + (one["step"] - one["serial"]) * rounds / chunks)
+
+
+def _note_on_threads(report: Report) -> str:
+    small, large = (
+        " and ".join(f"{_predicted(report, size, cores):.1f}" for cores in PREDICTED)
+        for size in BATCHES
+    )
+    cores = " and ".join(map(str, PREDICTED))
+    return (
+        f"Steps with Momentum on arrays in memory, medians of {report.rounds} rounds in turns. "
+        "Threads share the compiled loops, chunk by chunk; Python, Paddle's tensors, the sum over "
+        "the chunks and the optimizer run one at a time.\n\n"
+        f"A prediction, not a measurement: by Amdahl's law, from the rows of one thread, {cores} "
+        f"cores train {small} times as fast as one with batches of {BATCHES[0]}, which have "
+        f"{len(chunks_of(BATCHES[0]))} chunks, and {large} times with batches of {BATCHES[1]}, "
+        f"which have {len(chunks_of(BATCHES[1]))}. The law leaves out that cores share caches, "
+        "memory and power, and that threads wait for one another."
+    )
+
+
+# ------------------------------------------------------------------ other nets
+
+SIZE = 64  # of a batch
+# Channels and side of the images; channels, outputs, kernel and padding of each block.
+NETS = {
+    "LeNet-5's blocks, 1x28x28": ((1, 28), [(1, 6, 5, 2), (6, 16, 5, 0)]),
+    "three blocks, 3x32x32": ((3, 32), [(3, 32, 5, 2), (32, 32, 5, 2), (32, 64, 3, 1)]),
+}
+
+
+def _blocks(source: str, shape: tuple[int, int], blocks: Sequence) -> Turn:
+    """Return what measures images a second of one thread. source: of images of one channel."""
+    channels, side = shape
+    draw = np.random.default_rng(1)
+    images = draw.random((SIZE, channels, side, side), dtype=np.float32)
+    if channels == 1:  # digits, most of whose pixels are 0
+        images = np.ascontiguousarray(arrays(source)[0][:SIZE])
+    labels = draw.integers(0, 10, SIZE)
+    steps = {kind: _paddle_blocks(blocks, images, labels, kind) for kind in ("off", 1)}
+    with contextlib.suppress(ModuleNotFoundError):  # the table says so
+        steps["torch"] = _torch_blocks(blocks, images, labels)
+    return lambda: {str(kind): SIZE / seconds_of_steps(step, 3) for kind, step in steps.items()}
+
+
+def _paddle_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray, kind: Any) -> Step:
+    """kind: of `ConvBlocks(fast_conv=...)`."""
+    import paddle
+    from paddle import nn
+
+    from paddle_mnist import ConvBlocks
+
+    paddle.seed(1)
+    layers = []
+    for channels, outputs, kernel, padding in blocks:
+        conv = nn.Conv2D(channels, outputs, kernel, padding=padding)
+        layers += [conv, nn.ReLU(), nn.MaxPool2D(2, 2)]
+    layers.append(nn.Flatten())
+    features = nn.Sequential(*layers)(paddle.to_tensor(images[:1])).shape[1]
+    model = ConvBlocks(*layers, nn.Linear(features, 10), fast_conv=kind)
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+    inputs, targets = paddle.to_tensor(images), paddle.to_tensor(labels)
+
+    def step(number: int) -> None:
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    return step
+
+
+def _torch_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray) -> Step:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    layers: list[nn.Module] = []
+    for channels, outputs, kernel, padding in blocks:
+        conv = nn.Conv2d(channels, outputs, kernel, padding=padding)
+        layers += [conv, nn.MaxPool2d(2), nn.ReLU()]  # quicker than the other way round
+    layers.append(nn.Flatten())
+    features = nn.Sequential(*layers)(torch.from_numpy(images[:1])).shape[1]
+    model = nn.Sequential(*layers, nn.Linear(features, 10)).to(memory_format=torch.channels_last)
+    inputs = torch.from_numpy(images).to(memory_format=torch.channels_last)
+    targets = torch.from_numpy(labels)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    return step
+
+
+# ------------------------------------------------------------------ sparse gradients
+
+VOCABULARIES = (2_000, 20_000, 200_000)
+WIDTH, SENTENCES, LENGTH = 64, 32, 20
+STEPS = 30  # of each kind in a turn
+
+
+def _sparse(words: int) -> Turn:
+    """Return what times steps of a text classifier with Adam; dense and sparse take turns.
+
+    Only the rows of a batch's words are updated where the gradient is sparse and Adam's `lazy_mode`
+    is on.
+    """
+    import paddle
+    from paddle import nn
+
+    from paddle_mnist import Trainer
+
+    class MeanOfWords(nn.Layer):
+        def __init__(self, is_sparse: bool) -> None:
+            super().__init__()
+            self.words = nn.Embedding(words, WIDTH, sparse=is_sparse)
+            self.out = nn.Linear(WIDTH, 2)
+
+        def forward(self, batch: Any) -> Any:
+            return self.out(self.words(batch).mean(axis=1))
+
+    def trainer(is_sparse: bool) -> Trainer:
+        model = MeanOfWords(is_sparse)
+        adam = paddle.optimizer.Adam(0.001, parameters=model.parameters(), lazy_mode=is_sparse)
+        return Trainer("unused.pdparams", model, adam)
+
+    trainers = {"dense": trainer(False), "sparse": trainer(True)}
+
+    def turn() -> Figures:
+        seconds: dict[str, list[float]] = {kind: [] for kind in trainers}
+        for _ in range(STEPS):
+            batch = paddle.to_tensor(np.random.randint(0, words, (SENTENCES, LENGTH)))
+            labels = paddle.to_tensor(np.random.randint(0, 2, (SENTENCES, 1)))
+            for kind, one in trainers.items():
+                seconds[kind].append(1000 * seconds_of(one.train_step, (batch, labels)))
+        return seconds
+
+    return turn
+
+
+# ------------------------------------------------------------------ a watch
+
+OFF, REMOVED, SOMETIMES, ALWAYS = "off", "removed again", "every 100 steps", "every step"
+WATCHED = {OFF: None, REMOVED: 1, SOMETIMES: 100, ALWAYS: 1}
+
+
+def _watches(session: Session) -> Mapping[str, Turn]:
+    """Return one turn: blocks of steps of one net, watched in one way or another, by lot.
+
+    Two trainings side by side may differ by 4% without any watch.
+    """
+    import paddle
+    from paddle.nn.functional import cross_entropy
+
+    from paddle_mnist import MNIST, watch
+
+    images, labels = map(paddle.to_tensor, arrays(session.source))
+    model = MNIST()
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+
+    def step(number: int) -> None:
+        chosen = batch(number, len(images), SIZE)
+        cross_entropy(model(images[chosen]), labels[chosen]).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    def block(kind: str) -> list[float]:
+        every = WATCHED[kind]
+        watched = watch(model, every=every, on_finding=print_nothing) if every else None
+        if watched and kind == REMOVED:
+            watched.remove()
+        step(0)  # finds what another kind has left in the caches
+        seconds = [seconds_of(step, number) for number in range(25)]
+        if watched:
+            watched.remove()
+        return seconds
+
+    def turn() -> Figures:
+        seconds: dict[str, list[float]] = {kind: [] for kind in WATCHED}
+        for _ in range(8):
+            for kind in random.sample(list(WATCHED), len(WATCHED)):
+                seconds[kind] += block(kind)
+        return seconds
+
+    return {"steps": turn}
+
+
+def print_nothing(finding: Any) -> None:
+    """Leave the findings of a watch alone."""
+
+
+def _rows_of_watches(report: Report) -> Rows:
+    (seconds,) = report.medians.values()
+    shares = {kind: seconds[kind] / seconds[OFF] - 1 for kind in WATCHED}
+    shares[SOMETIMES] += shares[ALWAYS] / 100  # the median step there has no look
+    return {kind: {"share": share} for kind, share in shares.items()}
+
+
+# ------------------------------------------------------------------ processes
+
+ONE = "1 process"
+LARGE, LAYERS = f"{ONE}, batches of 256", f"{ONE}, Paddle's convolution"
+APART = "2 processes without exchange: the machine's limit"
+# Processes, options, and the row to compare with.
+PROCESSES: dict[str, tuple[int, dict[str, Any], str]] = {
+    ONE: (1, {}, ONE),
+    f"{ONE}, a thread on each core": (1, {"threads": 0}, ONE),
+    "2 processes": (2, {}, ONE),
+    APART: (2, {}, ONE),
+    "4 processes": (4, {}, ONE),
+    f"{ONE}, `--grad_shards 4`": (1, {"grad_shards": 4}, ONE),
+    "2 processes, `--grad_shards 4`": (2, {"grad_shards": 4}, ONE),
+    "4 processes, `--grad_shards 4`": (4, {"grad_shards": 4}, ONE),
+    LARGE: (1, {"batch_size": 256}, LARGE),
+    "2 processes, batches of 256": (2, {"batch_size": 256}, LARGE),
+    LAYERS: (1, {"fast_conv": "off"}, LAYERS),
+    "2 processes, Paddle's convolution": (2, {"fast_conv": "off"}, LAYERS),
+}
+WARM_UP = 20  # steps
+
+
+def _processes(session: Session) -> Mapping[str, Turn]:
+    """Return what trains 12,800 images with several processes, or with two that share nothing."""
+
+    def turn(title: str, nprocs: int, options: dict[str, Any]) -> Figures:
+        bare = {"visualdl": False, "figures": False, "watch": 0, "epochs": 1, "threads": 1}
+        given = {**bare, "data": session.source, "train_limit": 12_800, **options}
+        apart = title == APART
+        given["nprocs"] = 1 if apart else nprocs
+        copies = nprocs if apart else 1
+        folder = session.folder / f"{len(list(session.folder.iterdir()))}"
+        configs = [
+            config_of("default", **given, output=str(folder / str(copy))) for copy in range(copies)
+        ]
+        with ThreadPoolExecutor(copies) as pool:
+            timed = list(pool.map(partial(in_own_process, timed_training), configs))
+        figures = [{part: sum(one[part][WARM_UP:]) for part in one} for one in timed]
+        seconds = statistics.mean(one["step"] for one in figures)
+        count = len(timed[0]["step"]) - WARM_UP
+        return {
+            "rate": copies * count * configs[0].batch_size / seconds,
+            "exchange": figures[0].get("exchange", 0.0) / seconds,
+        }
+
+    return {
+        title: partial(turn, title, nprocs, options)
+        for title, (nprocs, options, _) in PROCESSES.items()
+    }
+
+
+def _rows_of_processes(report: Report) -> Rows:
+    rows = report.medians
+    for title, row in rows.items():
+        row["times"] = row["rate"] / rows[PROCESSES[title][2]]["rate"]
+    return rows
+
+
+BENCHMARKS = {
+    "train": Benchmark(
+        "Images a second of steady training, whoever trains.",
+        code=("paddle_mnist/mnist/model.py", "paddle_mnist/nn", "paddle_mnist/training/steps.py"),
+        kinds=_frameworks,
+        head="who trains",
+        columns={
+            "images a second": ("", "spread"),
+            "times Paddle's": ratio("rate", PADDLE),
+            "times PyTorch's best": (".2f", "times best"),
+        },
+        rows=_rows_of_frameworks,
+        note=_note_on_frameworks,
+        facts=_limits,
+        quick=(PADDLE, STEP, STEP_1, TORCH_1),
+    ),
+    "operators": Benchmark(
+        "Where the time of a step goes.",
+        code=("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training"),
+        kinds=lambda session: {"step": lambda: _parts(session)},
+        head="what",
+        columns={"microseconds an image": (".1f", "time"), "share": (".1%", "share")},
+        rows=_rows_of_parts,
+        note=lambda report: (
+            f"The recipe `default`, one thread, batches of {BATCH}; means of the steps after the "
+            f"first epoch, medians of {report.rounds} rounds. The forward pass includes the "
+            "records of [the watch](looking-inside.md#what-watching-costs)."
+        ),
+    ),
+    "threads": Benchmark(
+        "How a step gains from threads: what of it they share, and what runs one at a time.",
+        code=("paddle_mnist/mnist/model.py", "paddle_mnist/nn", "paddle_mnist/training/steps.py"),
+        kinds=_threads,
+        head="batches and threads",
+        columns={
+            "microseconds a step": (",.0f", "step"),
+            "of which one at a time": (",.0f", "serial"),
+            "share": (".1%", "share"),
+            "times one thread": (".2f", "times"),
+        },
+        rows=_rows_of_threads,
+        note=_note_on_threads,
+        warm_up=1,
+    ),
+    "conv-blocks": Benchmark(
+        "Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch.",
+        code=("paddle_mnist/nn",),
+        kinds=lambda session: {net: _blocks(session.source, *one) for net, one in NETS.items()},
+        head="net",
+        columns={
+            "Paddle's layers": (",.0f", "off"),
+            "`ConvBlocks`": (",.0f", "1"),
+            "PyTorch, channels last": (",.0f", lambda net, _: net.get("torch", "not installed")),
+            "times Paddle's": (".2f", lambda net, _: net["1"] / net["off"]),
+            "times PyTorch's": (
+                ".2f",
+                lambda net, _: net["1"] / net["torch"] if "torch" in net else None,
+            ),
+        },
+        note=lambda report: (
+            f"Images a second, steps of batches of {SIZE} with Momentum, one thread; medians of "
+            f"{report.rounds} rounds in turns. The images of one channel are digits; those of "
+            "three are random, and have no zeros."
+        ),
+        warm_up=1,  # which compiles
+    ),
+    "sparse": Benchmark(
+        "What an embedding gains from `sparse=True`: the time of a step, by the number of words.",
+        code=("paddle_mnist/nn/sparse_gradients.py", "paddle_mnist/training/trainer.py"),
+        kinds=lambda session: {f"{words:,}": _sparse(words) for words in VOCABULARIES},
+        head="words",
+        columns={
+            "dense, ms a step": (".3g", "dense"),
+            "`sparse=True`, ms a step": (".3g", "sparse"),
+            "times faster": (".1f", lambda row, rows: row["dense"] / row["sparse"]),
+        },
+        note=lambda report: (
+            f"{WIDTH} numbers a word, batches of {SENTENCES} x {LENGTH} words, Adam; medians of "
+            f"{STEPS * report.rounds} steps of each kind, in turns."
+        ),
+        warm_up=1,
+    ),
+    "watch": Benchmark(
+        "What looking into the net costs a training.",
+        code=("paddle_mnist/monitor", "paddle_mnist/nn"),
+        kinds=_watches,
+        head="watch",
+        columns={"adds to the time of a step": (".1%", "share")},
+        rows=_rows_of_watches,
+        note=lambda report: (
+            f"Medians of {len(report.samples['steps'][OFF])} steps of each kind, in turns."
+        ),
+    ),
+    "scale": Benchmark(
+        "Images a second with several processes.",
+        code=("paddle_mnist/nn", "paddle_mnist/parallel"),
+        kinds=_processes,
+        head="processes",
+        columns={
+            "times one process": (".2f", "times"),
+            "exchange and waiting": (".1%", "exchange"),
+        },
+        rows=_rows_of_processes,
+        note=lambda report: (
+            f"Images a second of the whole machine, {CORES} cores, batches of "
+            f"{config_of('default').batch_size} unless said otherwise, one thread a process; each "
+            "is compared with one process of the same batches and the same convolution. Medians of "
+            f"{report.rounds} rounds, all kinds in turns."
+        ),
+    ),
+}
