@@ -6,6 +6,8 @@
 # make upstream   try what of Paddle and VisualDL is worked around: still there, or fixed
 # make docs    build the documentation in English and Chinese; warnings are errors.
 #              REPOSITORY_URL=https://github.com/NAME/paddle_mnist adds links to source and editing
+# make release   build the source distribution and the wheel of the last commit into dist/, install each
+#              into a new environment, train and read a picture there; nothing is tagged or uploaded
 PYTHON ?= python3
 VENV ?= .venv
 # Another Paddle than the newest: make test VENV=.venv-2.6 PINS='paddlepaddle==2.6.2 numpy<2'
@@ -22,7 +24,7 @@ SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-g
 # The many processes of the tests compile the package once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test check coverage test-slow test-servers test-release upstream docs clean
+.PHONY: train test check coverage test-slow test-servers test-release upstream docs release clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)
 
@@ -65,6 +67,23 @@ docs: $(VENV)/.installed
 	$(SITE) -D language=zh_CN docs/zh build/site/zh
 	cp docs/index.html build/site/
 	@echo "the site: build/site/index.html"
+
+# The tables must be as measured, and all that is built be committed and in the changelog.
+release: $(VENV)/.installed-test
+	test -z "$$(git status --porcelain)" || (echo "commit or remove: $$(git status --porcelain)"; false)
+	version=$$($(RUN)/python -c "import paddle_mnist; print(paddle_mnist.__version__)") && \
+		grep -E "^## \[$$version\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$$" CHANGELOG.md
+	$(RUN)/python tools/benchmark.py stale
+	rm -rf dist build/release && mkdir -p build/release
+	git clone --quiet . build/release/tree
+	$(RUN)/python -m build --outdir dist build/release/tree
+	for file in $(CURDIR)/dist/*; do \
+		cd build/release && rm -rf venv run && $(PYTHON) -m venv venv && \
+		venv/bin/pip install --quiet "$$file[cpu,pictures]" && \
+		venv/bin/paddle-mnist train --recipe digits --output run && \
+		venv/bin/paddle-mnist infer tree/tests/pictures/7-07.jpg | grep -E "^ +7 " && cd ../.. || exit 1; \
+	done
+	@echo "$$(ls dist): each installs, trains and reads a picture; to tag: git tag --annotate vVERSION"
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
