@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 
 from benchmarks import commands, feeding, inference, promises, saving, steps
 from benchmarks.headlines import headlines
-from benchmarks.measured import ROOT, machine, stale_tables
+from benchmarks.measured import ROOT, machine, stale_results, stale_tables
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
 from markdown_tables import is_code, write_table
@@ -39,7 +39,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _benchmark(argv: Sequence[str]) -> int:
     titles = {name: benchmark.title for name, benchmark in BENCHMARKS.items()}
     titles["all"] = "All of these."
-    titles["stale"] = "The tables of --docs [docs/en] that are older than the code they measured."
+    titles["stale"] = "The tables of --docs [docs/en] and the claims older than their code."
     lines = [f"{name:18}{title}" for name, title in titles.items()]
     parser = Parser(prog="tools/benchmark.py", description="\n".join([__doc__, "", *lines]))
     parser.add_argument("what", choices=list(titles))
@@ -89,10 +89,18 @@ def _run_each(argv: Sequence[str]) -> int:
 
 
 def _list_stale(folders: Sequence[Union[str, Path]]) -> int:
-    """Print the stale tables of the pages in folders; return 1 if there are any."""
+    """Print the stale tables of the pages in folders, and the stale results of the claims.
+
+    Returns 1 if there are stale tables: the claims keep their results.
+    """
+    from reproduce import CLAIMS, RESULTS
+    from reproduction.claims import Experiment
+
     pages = [page for folder in folders for page in sorted(Path(folder).glob("*.md"))]
     lines = list(stale_tables(pages, {name: one.code for name, one in BENCHMARKS.items()}))
     print("\n".join(lines) or "no table is older than the code that it measured")
+    code = {one.id: one.code for one in CLAIMS if isinstance(one, Experiment)}
+    print(*stale_results(RESULTS, code), sep="\n")
     return 1 if lines else 0
 
 

@@ -23,28 +23,13 @@ beside the sentences are checked (tools/reproduction/page.py).
 """
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reproduction import (
-    accuracy,
-    calibration,
-    charts,
-    checkpoint_files,
-    costs,
-    initialization,
-    ladder,
-    mistakes,
-    processes,
-    resuming,
-    robustness,
-    search,
-    traps,
-    weights,
-)
+from reproduction import accuracy, charts, costs, demonstrations, initialization, ladder, mistakes
+from reproduction import pretrained_net as net
 from reproduction.claims import Claim, Report
 from reproduction.comparison import MOST_SEEDS
 from reproduction.into_docs import INTO_DOCS, measure_for_docs
@@ -53,7 +38,6 @@ from reproduction.page import (
     STORED,
     all_figures,
     headings,
-    measured_figures,
     predicates,
     problems,
     stored_page,
@@ -63,28 +47,27 @@ from reproduction.trainings import train_missing
 from reproduction.workspace import Scale, Workspace
 
 from paddle_mnist.commands import Parser, run_command, run_script
-from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
+from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.system.devices import require_paddle
 from paddle_mnist.system.files import write_atomically
 
-NAMES, PATTERN = checkpoint_files.CLAIMS
 CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
-    search.CLAIM,
+    ladder.SEARCH,
     ladder.DEFAULT,
     costs.CLAIM,
     initialization.CLAIM,
-    NAMES,
-    resuming.CLAIM,
-    PATTERN,
-    *traps.CLAIMS,
-    *processes.CLAIMS,
-    *weights.CLAIMS,
+    demonstrations.NAMES,
+    demonstrations.RESUMED,
+    demonstrations.PATTERN,
+    net.AVERAGES,
+    demonstrations.UNSTEPPED,
+    *demonstrations.WEIGHTS,
     mistakes.CLAIM,
-    calibration.CLAIM,
-    robustness.CLAIM,
+    net.CALIBRATION,
+    net.ROBUSTNESS,
 )
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/reproduction"
@@ -112,7 +95,7 @@ def measure_and_write(args: argparse.Namespace, data: Images, chosen: Sequence[C
         reports = all_reports(workspace)
         for claim in chosen:
             print(claim.table(reports[claim.id]))
-        replace(root / STORED, all_figures(CLAIMS, reports))
+        write_atomically(root / STORED, all_figures(CLAIMS, reports).encode())
         write_pages(stored_page(CLAIMS, root), root)
         draw(reports, data, root / "docs/figures")
     if root == ROOT:
@@ -143,21 +126,6 @@ def draw(reports: Mapping[str, Report], data: Images, folder: Path) -> None:
         if claim.draw and claim.is_complete(reports[claim.id])
     }
     charts.save_small(figures, folder)
-
-
-def replace(path: Path, text: str) -> None:
-    """Write the page's figures, unless some of the present ones would be lost."""
-    if path.exists():
-        present = measured_figures(json.loads(path.read_text("utf-8")))
-        lost = present - measured_figures(json.loads(text))
-        if lost:
-            missing = sorted(" ".join(filter(None, names)) for names in lost)
-            raise PaddleMnistError(
-                f"{path}: not replaced, because this code has no result of {', '.join(missing)}; "
-                "measure these too, or all elsewhere with --anew; if they are no longer needed, "
-                "delete the file"
-            )
-    write_atomically(path, text.encode())
 
 
 def description() -> str:

@@ -1,4 +1,4 @@
-"""What an epoch of `fit` takes with each kind of data, beside `paddle.Model` and a bare loop."""
+"""The time of an epoch of `fit` with each kind of data, beside `paddle.Model` and a bare loop."""
 
 import gzip
 import struct

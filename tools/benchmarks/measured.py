@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 import os
 import platform
 import re
@@ -68,6 +69,20 @@ def stale_tables(
                 if reason:
                     when = f", measured on {measured[2]} at {measured[1]}" if measured else ""
                     yield f"{page.name}: {name}{when}: {reason}"
+
+
+def stale_results(folder: Path, code: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each stored result of a claim that is older than the code that decides it.
+
+    code: as for `stale_tables`, by the names of the claims.
+    """
+    for name, paths in code.items():
+        path = folder / f"{name}.json"
+        if paths and path.exists():
+            measured = json.loads(path.read_text("utf-8"))["measured"]
+            if reason := _changes(measured["commit"], paths, ROOT):
+                when = f"measured on {measured['date']} at {measured['commit']}"
+                yield f"{path.name}, {when}: {reason}"
 
 
 def _changes(commit: str, paths: Sequence[str], root: Path) -> str:

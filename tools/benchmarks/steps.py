@@ -494,11 +494,12 @@ def _processes(session: Session) -> Mapping[str, Turn]:
         ]
         with ThreadPoolExecutor(copies) as pool:
             timed = list(pool.map(partial(in_own_process, timed_training), configs))
-        figures = [{part: sum(one[part][WARM_UP:]) for part in one} for one in timed]
+        steps = len(timed[0]["step"])
+        first = min(WARM_UP, steps // 2)
+        figures = [{part: sum(one[part][first:]) for part in one} for one in timed]
         seconds = statistics.mean(one["step"] for one in figures)
-        count = len(timed[0]["step"]) - WARM_UP
         return {
-            "rate": copies * count * configs[0].batch_size / seconds,
+            "rate": copies * (steps - first) * configs[0].batch_size / seconds,
             "exchange": figures[0].get("exchange", 0.0) / seconds,
         }
 

@@ -1,4 +1,4 @@
-"""What the command `infer` reads of pictures drawn by code, and what it refuses.
+"""Answers of the command `infer` to pictures drawn by code: digits read, and others refused.
 
 The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
 developed; what is no digit is of fonts, shapes, textures and layouts that the detector has not
@@ -89,7 +89,7 @@ def _non_digits(kind: str, count: int) -> Named:
 
 
 def _counted(name: str, pictures: Named, many: bool = False) -> dict:
-    """Return how often each truth was read as what, and the seconds and MiB that it took."""
+    """Return how often each truth was read as what, and where that was a mistake."""
     folder = FOLDER.absolute() / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -99,14 +99,8 @@ def _counted(name: str, pictures: Named, many: bool = False) -> dict:
     done = run_from_small_process(command)
     if done.code not in (0, SOME_FAILED):
         raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
-    counts = _count(json.loads(done.printed), many)
-    return {**counts, "seconds": done.seconds, "peak_mib": done.peak_mib}
-
-
-def _count(rows: Sequence[dict], many: bool) -> dict:
-    """Return how often each truth was read as what, and where that was a mistake."""
     outcomes, mistakes = Counter(), []
-    for row in rows:
+    for row in json.loads(done.printed):
         stem = Path(row["file"]).stem
         truth = stem.split("-", 1)[1]
         text = row.get("text") if many else row["digit"]
@@ -159,7 +153,7 @@ def _paper_table(report: dict) -> str:
         "digit* is the part of *refused* that is refused as probably not one digit; of all of "
         f"MNIST's eval images these are {report['false_alarms']:.2%}. "
     )
-    note += f"{_pages_note(report['pages'])} {_costs_note(report)}"
+    note += _pages_note(report["pages"])
     headers = "right", "refused", "wrong", "no digit"
     return markdown_table({"digits": "", **dict.fromkeys(headers, ".1%")}, rows, note)
 
@@ -176,23 +170,6 @@ def _pages_note(pages: dict) -> str:
         f"With `--many`, {found} of {_total(pages)} rows, columns and pages have as many shapes as "
         f"digits; of all their {digits:,} digits {right / digits:.1%} are on such pages and read "
         "correctly."
-    )
-
-
-def _costs_note(report: dict) -> str:
-    """Say how long the pictures took, and how much memory."""
-    from paddle_mnist.mnist.infer import AT_ONCE
-
-    mnist, papers = report["mnist"], report["paper"].values()
-    images, drawn = _total(mnist), sum(map(_total, papers))
-    seconds = sum(counted["seconds"] for counted in papers)
-    peak = max(counted["peak_mib"] for counted in papers)
-    return (
-        f"The folder of {images:,} files took {mnist['seconds']:.0f} s "
-        f"({1000 * mnist['seconds'] / images:.1f} ms each) and {mnist['peak_mib']:,.0f} MiB; the "
-        f"{drawn:,} photographs of paper, of up to 640 x 480 pixels, took {seconds:.0f} s "
-        f"({1000 * seconds / drawn:.0f} ms each) in {len(papers)} runs, starts included, "
-        f"and {peak:,.0f} MiB. {AT_ONCE} pictures are held at a time; others used the machine too."
     )
 
 

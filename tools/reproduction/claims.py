@@ -1,14 +1,14 @@
 """What the page tells of a claim: trainings, results, figures and a table; and the experiments."""
 
-import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.mnist import pretrained
+from benchmarks.measured import machine
+
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
 from reproduction.trainings import Training
@@ -71,24 +71,21 @@ class Experiment(Claim):
     """A claim that one experiment tests, without seeds.
 
     measure: takes the data's location, a folder to work in, and the scale.
+    code: the files and folders of the package that decide the result.
     find: gives figures for the page's sentences, beside those of the report.
-    draw: draws the claim's figure. settings: constants that decide the result, as JSON.
-    uses_pretrained: whether the weights that come with the package are measured.
-    summarize: reduces a report to what `page.json` holds.
+    draw: draws the claim's figure. summarize: reduces a report to what `page.json` holds.
     """
 
     measure: Measure
     tabulate: Callable[[Report], str]
     find: Find = lambda report: {}
     draw: Optional[Draw] = None
-    settings: Optional[Mapping[str, Any]] = None
-    uses_pretrained: bool = False
+    code: Sequence[str] = ("paddle_mnist/mnist/model.py", "paddle_mnist/nn")
     summarize: Callable[[Report], Report] = dict
 
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return the stored result if its settings, images and weights are these."""
-        stored = self._read(workspace.folder)
-        return stored["report"] if stored.get("settings") == self._settings(workspace.data) else {}
+        """Return the stored result; `reproduce.py --anew` measures it again."""
+        return self.stored(workspace.folder, {})
 
     def measure_missing(self, workspace: Workspace) -> None:
         if self.report(workspace, {}):
@@ -96,32 +93,20 @@ class Experiment(Claim):
         output = workspace.output / self.id
         shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement's
         output.mkdir(parents=True)
-        data = workspace.data
-        result = {
-            "settings": self._settings(data),
-            "report": self.measure(data.path, output, workspace.scale),
-        }
+        report = self.measure(workspace.data.path, output, workspace.scale)
         workspace.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(result, indent=1) + "\n"
+        text = json.dumps({"measured": machine(), "report": report}, indent=1) + "\n"
         write_atomically(workspace.folder / f"{self.id}.json", text.encode())
 
     def figures(self, report: Report) -> Report:
         return self.summarize(report)
 
-    def stored(self, folder: Path, figures: Report) -> Report:
-        return self._read(folder).get("report", {})
+    def stored(self, folder: Path, figures: Report) -> dict[str, Any]:
+        path = folder / f"{self.id}.json"
+        return json.loads(path.read_text("utf-8"))["report"] if path.exists() else {}
 
     def findings(self, report: Report) -> dict[str, Any]:
         return {**report, **self.find(report)}
 
     def table(self, report: Report) -> str:
         return self.tabulate(report) if report else "not measured yet"
-
-    def _read(self, folder: Path) -> dict[str, Any]:
-        path = folder / f"{self.id}.json"
-        return json.loads(path.read_text("utf-8")) if path.exists() else {}
-
-    def _settings(self, data: Images) -> str:
-        weights = pretrained.about()["sha256"] if self.uses_pretrained else None
-        values = json.dumps([self.settings, data.hash, weights])
-        return hashlib.sha256(values.encode()).hexdigest()[:16]

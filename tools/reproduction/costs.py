@@ -1,25 +1,22 @@
-"""What the trainings cost: a step of each, in turns, in one process, on one core."""
+"""What the trainings cost: some steps of each, in turns, on one core."""
 
-import itertools
 import json
 import statistics
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measured import machine
+from benchmarks.timing import config_of, timed_training
 from markdown_tables import table
-from measuring.parts import build_parts
 
-from paddle_mnist.mnist.config import TrainConfig, read_recipe
+from paddle_mnist.mnist.config import TrainConfig
 from reproduction import accuracy, ladder
 from reproduction.claims import Experiment, Report
 from reproduction.comparison import Row
-from reproduction.trainings import LENGTHS, TRAIN_IMAGES, Training, deciding
+from reproduction.trainings import LENGTHS, QUIET, TRAIN_IMAGES, Training, deciding
 from reproduction.workspace import Scale
 
-ROUNDS, STEPS = 60, 3
+ROUNDS, STEPS = 3, 60
 ROWS = {
     row.step_name: row
     for claim in (*accuracy.CLAIMS, *ladder.CLAIMS)
@@ -33,7 +30,7 @@ for claim in (accuracy.OPTIMIZERS, ladder.LADDER):
 
 
 def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Return seconds per image by `Row.step_name`: quartiles of ROUNDS, without validation.
+    """Return seconds per image by `Row.step_name`: quartiles of the steps, without validation.
 
     Rows of different names whose steps are the same are one training, measured once.
     """
@@ -42,57 +39,27 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     alike: dict[str, list[str]] = {}
     for name, row in ROWS.items():
         alike.setdefault(json.dumps(deciding(_config(row)), sort_keys=True), []).append(name)
-    rounds, steps = (2, 1) if scale.quick else (ROUNDS, STEPS)
-    trained = {names[0]: _steps(ROWS[names[0]], data) for names in alike.values()}
-    seconds: dict[str, list[float]] = {name: [] for name in trained}
-    for images in trained.values():
-        next(images)  # the first step allocates memory
-    for _ in range(rounds):
-        for name, images in trained.items():
-            began = time.perf_counter()
-            count = sum(itertools.islice(images, steps))
-            seconds[name].append((time.perf_counter() - began) / count)
-    quartiles = {
-        name: statistics.quantiles(seconds[names[0]], n=4)
-        for names in alike.values()
-        for name in names
-    }
+    seconds: dict[str, list[float]] = {name: [] for name in ROWS}
+    for turn in range(scale.choose(ROUNDS, 1)):
+        for names in alike.values():
+            config = _config(ROWS[names[0]])
+            folder = output / f"{turn} {names[0]}"
+            limit = config.batch_size * scale.choose(STEPS, 4)
+            options = {**QUIET, "data": data, "train_limit": limit, "output": str(folder)}
+            steps = timed_training(config.replace(epochs=1, **options))["step"][1:]
+            for name in names:
+                seconds[name] += [one / config.batch_size for one in steps]
     return {
         "cpu": machine()["cpu"],
         **MNIST().computed_by(),
-        "seconds": {name: quartiles[name] for name in ROWS},
+        "seconds": {name: statistics.quantiles(each, n=4) for name, each in seconds.items()},
     }
 
 
 def _config(row: Row) -> TrainConfig:
-    """Return what the row trains with, but for its length."""
-    options = {**read_recipe(row.recipe), **row.options, "threads": 1}
-    return TrainConfig.from_mapping(
-        {name: value for name, value in options.items() if name not in LENGTHS}
-    )
-
-
-def _steps(row: Row, data: str) -> Iterator[int]:
-    """Train, and give the number of images of each step."""
-    from paddle_mnist import Trainer
-    from paddle_mnist.data.loader import shards_of
-    from paddle_mnist.mnist.setup import parts as parts_of
-    from paddle_mnist.nn.cross_entropy import CrossEntropy
-
-    config = _config(row).replace(data=data)
-    parts = build_parts(parts_of(config))
-    trainer = Trainer(
-        "not written",
-        parts.model,
-        parts.optimizer,
-        loss_fn=CrossEntropy(config.loss.label_smoothing),
-        average=parts.average,
-        log_every=TRAIN_IMAGES,
-    )
-    for epoch in itertools.count():
-        for batch in parts.loader.epoch(epoch):
-            trainer.train_step(batch)
-            yield sum(shard.samples for shard in shards_of(batch))
+    """Return what the row trains with, apart from its length."""
+    options = {name: value for name, value in row.options.items() if name not in LENGTHS}
+    return config_of(row.recipe, **options, threads=1)
 
 
 def medians(report: Report) -> dict[str, float]:
@@ -128,10 +95,4 @@ def find(report: Report) -> dict[str, Any]:
     return {"fastest": fastest, "slowest": slowest, "least": least, "most": most}
 
 
-CLAIM = Experiment(
-    "costs",
-    measure,
-    tabulate,
-    find,
-    settings={"rounds": ROUNDS, "steps": STEPS, "rows": list(ROWS)},
-)
+CLAIM = Experiment("costs", measure, tabulate, find)

@@ -12,7 +12,7 @@ from markdown_tables import write_table
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
-from reproduction import charts, collapse, incremental, pretrained
+from reproduction import charts, incremental, initialization, pretrained
 from reproduction.trainings import train
 
 README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
@@ -80,7 +80,7 @@ INTO_DOCS = {
     "continued": ForDocs(
         incremental.measure_continued, incremental.tabulate_continued, is_stored=True
     ),
-    "collapse": ForDocs(collapse.measure, collapse.tabulate),
+    "collapse": ForDocs(initialization.measure_collapse, initialization.tabulate_collapse),
     "pretrained": ForDocs(pretrained.measure, pretrained.tabulate),
     "detector": ForDocs(detector.measure, detector.tabulate),
     "figures": ForDocs(draw_for_readmes, "\n".join),

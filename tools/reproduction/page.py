@@ -171,14 +171,3 @@ def rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [rounded(figure) for figure in value]
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if isinstance(value, float) else value
-
-
-def measured_figures(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:
-    """Return what JSON has figures of: claims, their rows, and the rows' seeds."""
-    names = {(claim,) for claim, one in figures.items() if one}
-    for claim, one in figures.items():
-        rows = {"": one} if "seeds" in one else one
-        for row, report in rows.items():
-            if isinstance(report, dict) and isinstance(report.get("seeds"), list):
-                names |= {(claim, row, f"seed {seed}") for seed in report["seeds"]}
-    return names

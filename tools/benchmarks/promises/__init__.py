@@ -1,4 +1,4 @@
-"""What becomes of a training that is stopped, with `fit`, with paddle.Model and with Lightning.
+"""Trainings that are stopped, with `fit`, with paddle.Model and with Lightning, and called again.
 
 Each framework trains the same small net, in a script in this folder.
 """

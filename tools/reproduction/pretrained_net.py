@@ -1,10 +1,11 @@
-"""How sure the net is, and how sure it should be."""
+"""Claims about the net that comes with the package: averages, calibration, changed images."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markdown_tables import table
+from scipy import ndimage
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
@@ -13,11 +14,48 @@ from reproduction import charts
 from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
 
+PRETRAINED = ("paddle_mnist/mnist/pretrained",)
+
+# ------------------------------------------------------------------ averages of batches
+
+SIZES = (100, 64, 96, 3000)
+
+
+def measure_averages(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Average the pretrained net's accuracy on the eval split batch by batch, and count it."""
+    from paddle_mnist import MNIST, MnistDataset, evaluate
+
+    evaluation = evaluate(MNIST(pretrained=True), MnistDataset("eval", data))
+    correct = evaluation.labels == evaluation.predictions
+    means = {}
+    for size in SIZES:
+        batches = [correct[start : start + size] for start in range(0, len(correct), size)]
+        means[str(size)] = sum(batch.mean() for batch in batches) / len(batches)
+    return {"counted": evaluation.accuracy, "images": len(correct), "mean_of_means": means}
+
+
+def tabulate_averages(report: Report) -> str:
+    counted = report["counted"]
+    rows = (
+        (size, mean, counted, round(mean - counted, 7) + 0.0)  # no minus before a zero
+        for size, mean in report["mean_of_means"].items()
+    )
+    means = "mean of the batches' accuracies"
+    return table({"batch size": "", means: ".4%", "counted": ".4%", "error": "+.4%"}, rows)
+
+
+def largest_error(report: Report) -> dict[str, Any]:
+    means = report["mean_of_means"].values()
+    return {"error": max(abs(mean - report["counted"]) for mean in means)}
+
+
+# ------------------------------------------------------------------ calibration
+
 DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")
 
 
-def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_calibration(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """Measure the pretrained net on the eval split, before and after temperature scaling.
 
     The temperature divides the logits; it is the one of least loss on the valid split. Both come
@@ -111,7 +149,7 @@ def _error(bins: list[list[float]]) -> float:
     )
 
 
-def tabulate(report: Report) -> str:
+def tabulate_calibration(report: Report) -> str:
     columns = {
         "": "",
         "temperature": ".3f",
@@ -124,16 +162,93 @@ def tabulate(report: Report) -> str:
     return table(columns, rows)
 
 
-def figure(report: Report, data: Images) -> Any:
+def draw_calibration(report: Report, data: Images) -> Any:
     title = "Confidence differs from accuracy"  # the page has a predicate for it
     return charts.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
 
 
-CLAIM = Experiment(
+# ------------------------------------------------------------------ changed images
+
+OWN = "as they are"
+CHANGES = {
+    OWN: {},
+    "shifted by 1 pixel in x and y": {"shift": 1},
+    "shifted by 2 pixels in x and y": {"shift": 2},
+    "shifted by 4 pixels in x and y": {"shift": 4},
+    "rotated by 10 degrees": {"rotate": 10},
+    "rotated by 20 degrees": {"rotate": 20},
+    "rotated by 40 degrees": {"rotate": 40},
+    "noise of 0.1": {"noise": 0.1},
+    "noise of 0.3": {"noise": 0.3},
+    "noise of 0.5": {"noise": 0.5},
+    "inverted": {"invert": 1},
+}
+
+
+def measure_robustness(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Return the accuracy of the pretrained net on the eval split, changed in several ways."""
+    from paddle_mnist import MNIST, MnistDataset, evaluate
+
+    model, dataset = MNIST(pretrained=True), MnistDataset("eval", data)
+    images, labels = dataset.batch(np.arange(len(dataset)))
+    accuracies = {}
+    for name, change in CHANGES.items():
+        changed = _changed(images, **change)
+        slices = (slice(start, start + 500) for start in range(0, len(images), 500))
+        batches = [(changed[one], labels[one]) for one in slices]
+        accuracies[name] = evaluate(model, batches).accuracy
+    return accuracies
+
+
+def _changed(
+    images: np.ndarray, shift: int = 0, rotate: float = 0, noise: float = 0, invert: int = 0
+) -> np.ndarray:
+    """Shift and rotate to either side at random; what comes in at the border is empty."""
+    draw = np.random.default_rng(1)
+    if shift:
+        moves = draw.choice([-shift, shift], (len(images), 2))
+        images = np.stack(
+            [ndimage.shift(image, (0, *move), order=0) for image, move in zip(images, moves)]
+        )
+    if rotate:
+        signs = draw.choice([-1, 1], len(images))
+        images = np.stack(
+            [
+                ndimage.rotate(image, sign * rotate, axes=(1, 2), reshape=False, order=1)
+                for image, sign in zip(images, signs)
+            ]
+        )
+    if noise:
+        images = np.clip(images + draw.normal(0, noise, images.shape), 0, 1)
+    return (1 - images if invert else images).astype(np.float32)
+
+
+def tabulate_robustness(report: Report) -> str:
+    rows = (("unaltered" if name == OWN else name, one) for name, one in report.items())
+    return table({"eval images": "", "accuracy": ".2%"}, rows)
+
+
+def find_weak(report: Report) -> dict[str, Any]:
+    """Name the changes that all but keep the accuracy, those that cost much, and the worst."""
+    others = {name: one for name, one in report.items() if name != OWN}
+    return {
+        "own": report[OWN],
+        "near": [name for name, one in others.items() if report[OWN] - one < 0.005],
+        "weak": [name for name, one in others.items() if one < 0.9],
+        "worst": min(others, key=others.get),
+    }
+
+
+AVERAGES = Experiment(
+    "averages", measure_averages, tabulate_averages, largest_error, code=PRETRAINED
+)
+CALIBRATION = Experiment(
     "calibration",
-    measure,
-    tabulate,
-    draw=figure,
-    settings={"bins": BINS, "draws": DRAWS},
-    uses_pretrained=True,
+    measure_calibration,
+    tabulate_calibration,
+    draw=draw_calibration,
+    code=PRETRAINED,
+)
+ROBUSTNESS = Experiment(
+    "robustness", measure_robustness, tabulate_robustness, find_weak, code=PRETRAINED
 )
