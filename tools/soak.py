@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Kill a training again and again, at random moments, and see that it ends as if nothing had been.
+"""Kill a training at random moments until it is done, and compare its weights, bit for bit.
 
 A training on the embedded digits is killed by SIGKILL, from its first instruction to its last, and
-started again by the same command, until it is done; then it must have the weights of an unbroken
-one, bit for bit. Trainings follow one another until there were enough kills. With several
-processes, one of them is killed, or what started them: the others must end by themselves.
+started again by the same command; in the end it must have the weights of an unbroken one. Trainings
+follow one another until there were enough kills. With several processes, one of them is killed, or
+their parent: the others must end by themselves.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
 
 import psutil
 from markdown_tables import table as markdown_table
@@ -189,13 +188,12 @@ class Soak:
             return False
         killed = time.monotonic()
         _, left = psutil.wait_procs(others, EXIT_SECONDS)
+        for other in left:
+            other.kill()
         if left:
-            for other in left:
-                other.kill()
             raise ProcessError(
                 f"{len(left)} of {len(others)} processes were left {EXIT_SECONDS} s after the kill "
-                f"of {name}; expected none; {left[0]} was one:\n"
-                f"{self.log.read_text()[-2000:]}",
+                f"of {name}; expected none; {left[0]} was one:\n{self.log.read_text()[-2000:]}",
                 exit_code=1,
             )
         if process.returncode == 0:  # it was done
@@ -224,20 +222,13 @@ def ranks(process: psutil.Popen) -> dict[str, psutil.Process]:
     processes: dict[str, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in sorted(process.children(recursive=True), key=psutil.Process.create_time):
-            number = rank_of(child, len(processes))
-            if number is not None:
-                processes[f"rank {number}"] = child
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                number = child.environ().get("PADDLE_TRAINER_ID")
+                if any("spawn_main" in word for word in child.cmdline()):
+                    number = str(len(processes))
+                if number is not None:
+                    processes[f"rank {number}"] = child
     return processes
-
-
-def rank_of(child: psutil.Process, spawned: int) -> Optional[str]:
-    """Return the rank of a process, None if it is no rank. spawned: ranks that came before."""
-    try:
-        if any("spawn_main" in word for word in child.cmdline()):
-            return str(spawned)
-        return child.environ().get("PADDLE_TRAINER_ID")
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
 
 
 def sleep(process: psutil.Popen, seconds: float) -> None:
@@ -247,7 +238,7 @@ def sleep(process: psutil.Popen, seconds: float) -> None:
 
 
 def last_step(run: RunDirectory) -> int:
-    """Return the last step in the metrics, 0 if there is none."""
+    """Return the last step in the metrics, 0 without one."""
     steps = re.findall(rb'"step": (\d+)', run.metrics.read_bytes()) if run.metrics.exists() else []
     return int(steps[-1]) if steps else 0
 

@@ -1,1 +1,1 @@
-"""What `tools/benchmark.py` measures: a module a table, each with its `BENCHMARK`."""
+"""The tables of `tools/benchmark.py`: each module has some in its `BENCHMARKS`."""

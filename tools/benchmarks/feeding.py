@@ -13,7 +13,7 @@ SIZES = (1_000, 10_000, 60_000)
 
 
 class Task(NamedTuple):
-    """What is trained: some data, in batches, and the net's layers."""
+    """A training: some data, in batches, and the net's layers."""
 
     data: Any
     batch: int = 64

@@ -518,7 +518,7 @@ def _rows_of_processes(report: Report) -> Rows:
 
 BENCHMARKS = {
     "train": Benchmark(
-        "Images a second of steady training, whoever trains.",
+        "Images a second of steady training, by framework.",
         code=("paddle_mnist/mnist/model.py", "paddle_mnist/nn", "paddle_mnist/training/steps.py"),
         kinds=_frameworks,
         head="who trains",

@@ -21,7 +21,7 @@ Column = tuple[str, Union[str, Callable[[Figures, Rows], Any]]]
 
 @dataclass
 class Session:
-    """What a benchmark is measured with.
+    """The data, size and folder of a measurement.
 
     source: of the images. rounds, is_quick: as the command has them. root: an empty folder.
     number: of the present turn, from 1; those of the warm-up are 0 and below.
@@ -53,7 +53,7 @@ class Session:
 
 @dataclass
 class Report:
-    """What was measured. samples: by kind and figure. facts: what is measured once."""
+    """The figures of a measurement. samples: by kind and figure. facts: what is measured once."""
 
     rounds: int
     samples: dict[str, dict[str, list]]

@@ -18,7 +18,7 @@ Page = np.ndarray  # float [H, W, 3], 0 to 1
 
 @dataclass
 class Lot:
-    """What is drawn by lot for a picture; a kind of paper changes some of it.
+    """The properties of a picture that are drawn by lot; a kind of paper changes some of them.
 
     size: height and width, pixels. height: of the digit, share of the picture's smaller side.
     pen: width of the stroke, share of the digit's height. at: the digit's centre, shares.
@@ -69,7 +69,7 @@ def trimmed(values: np.ndarray, level: float = 0.5) -> np.ndarray:
 
 
 def stroke(image: np.ndarray, height: float, pen: float) -> Cover:
-    """Draw a digit anew with a pen of a given width.
+    """Draw a digit again, with a pen of a given width.
 
     image: uint8 [28, 28], of MNIST. height: pixels. pen: share of the height.
     """

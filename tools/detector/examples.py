@@ -1,4 +1,4 @@
-"""What the detector of no digits learns from: digits of MNIST, and pictures that show none."""
+"""Examples for the detector of non-digits: digits of MNIST, and pictures that show no digit."""
 
 import functools
 import io
@@ -47,9 +47,9 @@ DRAWN = {
 DRAWN_OF_A_FAMILY = 1200
 UNSEEN = 180  # of each kind, to compare detectors
 SHAKEN, PAPER_SHAKEN = 3, 8  # times
-HEIGHT = 80  # pixels of a digit that is drawn anew
+HEIGHT = 80  # pixels of a digit that is drawn again
 TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # digits that are none afterwards
-MNIST, ANEW = "mnist", "drawn"  # kinds, beside those of paper
+MNIST, REDRAWN = "mnist", "drawn"  # kinds, beside those of paper
 
 Pixels = np.ndarray  # uint8 [N, 28, 28]
 
@@ -90,7 +90,7 @@ def examples(data: Images, random: Random) -> Examples:
     return Examples(
         {
             MNIST: _with_shaken(raw, random, 1),
-            ANEW: _with_shaken(drawn, random, 1),
+            REDRAWN: _with_shaken(drawn, random, 1),
             **{
                 kind: _with_shaken(_on_paper(kind, train, ON_PAPER), random, PAPER_SHAKEN)
                 for kind in paper.KINDS
@@ -103,7 +103,7 @@ def examples(data: Images, random: Random) -> Examples:
         no_digits,
         {
             MNIST: np.asarray(valid.images),
-            ANEW: drawn_valid,
+            REDRAWN: drawn_valid,
             **{kind: _on_paper(kind, valid, ON_PAPER) for kind in paper.KINDS},
             "plain, more": _on_paper("plain", valid, PLAIN),
         },
@@ -151,7 +151,7 @@ def _pictures(draws: Iterable[Draw], count: int, seed: int) -> Iterable[Image.Im
 
 
 def _digits_drawn(split: Split, count: int) -> Pixels:
-    """Return digits drawn anew with pens of all widths."""
+    """Return digits drawn again, with pens of all widths."""
 
     def cover(random: Random) -> Cover:
         image = np.asarray(split.images[random.randint(len(split.labels))])
@@ -184,7 +184,7 @@ def _drawn(cover: Callable[[Random], Cover], count: int) -> Pixels:
 
 
 def _read(pictures: Iterable[Image.Image]) -> Pixels:
-    """Return what is found in pictures, but for those that are refused without a detector."""
+    """Return what is found in pictures, except in those that are refused without a detector."""
     found = [np.zeros((0, 28, 28), np.uint8)]
     for picture in pictures:
         file = io.BytesIO()

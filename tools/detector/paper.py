@@ -1,6 +1,6 @@
 """Digits of MNIST written on paper of many kinds, as people photograph them.
 
-An image of MNIST is enlarged, its strokes are drawn anew with a pen of any width, and written on a
+An image of MNIST is enlarged, its strokes are drawn again with a pen of any width, and written on a
 page; then light falls on the page and a camera takes it.
 """
 
@@ -91,7 +91,7 @@ def yellowed(image: np.ndarray, random: Random) -> Image.Image:
 
 
 def desk(size: tuple[int, int], random: Random) -> Page:
-    """What a sheet lies on: wood, cloth, a dark or bright table."""
+    """A surface below a sheet: wood, cloth, a dark or bright table."""
     colour = random.uniform(0.05, 0.6) * np.array([1, *random.uniform(0.5, 1, 2)])
     texture = random.uniform(0, 0.05) * grain(size, random, (random.uniform(1, 12), 1))
     return np.clip(colour + texture[..., np.newaxis], 0, 1)

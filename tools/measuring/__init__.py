@@ -1,1 +1,1 @@
-"""What benchmarks and reproduction share: commands that they run, and the data files they read."""
+"""Shared by benchmarks and reproduction: commands that they run, and data files they read."""

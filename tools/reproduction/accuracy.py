@@ -1,4 +1,4 @@
-"""What the tutorial says of its accuracy, and of what makes it better."""
+"""Claims of the tutorial about its accuracy, and about changes that improve it."""
 
 import itertools
 import statistics
@@ -13,13 +13,13 @@ from reproduction.significance import compare, describe, difference, is_signific
 from reproduction.trainings import TRAIN_SCORED, TUTORIAL, BaselineTutorial
 
 FIRST_CLAIM = 0.986
-# The tutorial's recipes with this package's convolution. A step is the same but for rounding, which
+# The tutorial's recipes with this package's convolution. A step is the same up to rounding, which
 # grows over thousands of steps: the training becomes another one of the same kind, as with a seed.
 FAST = {"fast_conv": "on"}
 
 
 def reaching(report: Report) -> dict[str, Any]:
-    """Describe the loop, the recipe and both, which are one training but for rounding.
+    """Describe the loop, the recipe and both, which are one training up to rounding.
 
     reached: how many scores reach the claim when rounded as the claim is.
     """

@@ -1,4 +1,4 @@
-"""What the page tells of a claim: trainings, results, figures and a table; and the experiments."""
+"""A claim of the page: its trainings, results, figures and table; and the experiments."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What the trainings cost: some steps of each, in turns, on one core."""
+"""The time of the trainings: some steps of each, in turns, on one core."""
 
 import json
 import statistics

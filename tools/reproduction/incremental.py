@@ -1,4 +1,4 @@
-"""A trained net goes on with new images: what it learns, and what it forgets."""
+"""Training a net further on new images: the accuracy on these, and on the old ones."""
 
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""What is measured for the pages of `docs/` and for the package, apart from the claims."""
+"""Measurements for the pages of `docs/` and for the package, apart from the claims."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""How good exactly this net can get, by how much, and what it takes."""
+"""Claims about changes that improve exactly this net, and about the least training it needs."""
 
 import json
 import math

@@ -28,7 +28,7 @@ UNSEEN = "not looked at"
 
 @dataclass(frozen=True)
 class Mistakes(Claim):
-    """What the trainings of `best` got wrong."""
+    """The images that trainings of `best` misread."""
 
     def draw(self, report: Report, data: Images) -> Any:
         from paddle_mnist import MnistDataset

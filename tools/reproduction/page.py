@@ -52,7 +52,7 @@ class Figures(dict):
 
 
 class Page(NamedTuple):
-    """What the pages are written from. tables: by mark. names: what expressions are over."""
+    """The contents of the pages' marks. tables: by mark. names: what expressions are over."""
 
     tables: Mapping[str, str]
     names: Mapping[str, Any]

@@ -112,7 +112,7 @@ def _deciding(recipe: str, options: tuple[tuple[str, Any], ...]) -> dict[str, An
 
 
 def deciding(config: TrainConfig) -> dict[str, Any]:
-    """Return the options that decide the result, by flat name, but for those in `YOUNGER`."""
+    """Return the options that decide the result, by flat name, without those in `YOUNGER`."""
     values = config.as_dict()
     return {
         name: values[name]

@@ -1,4 +1,4 @@
-"""Where and how much is measured, and the stored results of trainings."""
+"""The place and the size of measurements, and the stored results of trainings."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """The size of the measurements.
 
     seeds: train with seeds 1 to `seeds`; 0: each claim's own number. quick: a quick run.
     """
@@ -72,7 +72,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What the claims are tested on, and where their results are.
+    """The data that the claims are tested on, and the place of their results.
 
     folder: of the stored results. output: of the trainings and other working files.
     jobs: how many trainings run at once.

@@ -1,4 +1,4 @@
-"""What the three scripts share: the data, which can stop their process, and their report."""
+"""Shared by the three scripts: the data, which can stop their process, and their report."""
 
 import argparse
 import hashlib
@@ -57,7 +57,7 @@ def happen(name: str) -> None:
 
 
 class Trained(NamedTuple):
-    """What a training ends with.
+    """The result of a training.
 
     loss, accuracy: of the last validation, as the framework gives them. weights: float32 [64,
     hidden], [hidden], [hidden, 10], [10].
