@@ -10,7 +10,7 @@ from paddle_mnist import Callback, is_rehearsal
 
 
 class Pause(Callback):
-    """Leaves the uploader time, of which training steps take none."""
+    """Leaves uploads time, of which training steps take none."""
 
     def __init__(self, seconds):
         self._seconds = seconds

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -54,7 +55,9 @@ class FolderPlace:
 
 
 class S3Place:
-    """moto's server."""
+    """moto's server. delay: seconds before each answer. failing: the share of failing requests."""
+
+    delay, failing = 0.0, 0.0
 
     def __init__(self, folder):
         pytest.importorskip("s3fs", reason="needs the extra mirror")
@@ -73,8 +76,16 @@ class S3Place:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
 
-        application = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", self.port, application, threaded=True)
+        application, random = DomainDispatcherApplication(create_backend_app), Random(0)
+
+        def answer(environ, start_response):
+            time.sleep(self.delay)
+            if random.random() < self.failing:
+                start_response("503 Service Unavailable", [("Content-Length", "0")])
+                return [b""]
+            return application(environ, start_response)
+
+        self._server = make_server("127.0.0.1", self.port, answer, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

@@ -57,7 +57,7 @@ class StoreCheckpointer(Checkpointer):
     name: NAME, where it is not the model's.
     extra: what else to save.
     saves_inside_epochs: whether a training can resume there; else nothing is saved there.
-    mirror: which is told of each checkpoint.
+    mirror: a copy of the run, to which each checkpoint is uploaded.
     """
 
     store: CheckpointStore
@@ -88,7 +88,7 @@ class StoreCheckpointer(Checkpointer):
 
     def after_step(self, state: TrainState) -> None:
         if self.mirror:
-            self.mirror.check()
+            self.mirror.poll()
         self._reap_writer()
         seconds = time.monotonic() - self._last_attempt
         if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):

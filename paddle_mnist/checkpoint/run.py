@@ -36,6 +36,7 @@ DEFAULT_OUTPUT = f"{RUNS}/default"
 TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 MIRROR_RECORD = ".mirror.json"  # the checkpoint that was uploaded last: see `mirror_copy`
+MIRROR_LOCK = ".mirror.lock"  # held by the process that uploads
 FIT = "paddle_mnist.fit"  # the function that trains any net
 
 
@@ -195,7 +196,7 @@ class RunDirectory:
 
     def _is_empty(self) -> bool:
         """Return whether no training has begun here, though one may have been refused."""
-        others = (LOCK, RECORD, MIRROR_RECORD, self.log.name)
+        others = (LOCK, RECORD, MIRROR_LOCK, MIRROR_RECORD, self.log.name)
         return all(path.name in others for path in self.path.iterdir())
 
     def _require_movable(self) -> None:

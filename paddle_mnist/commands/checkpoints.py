@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.mirror_copy import CHECKPOINTS
 from paddle_mnist.checkpoint.names import exists, find_run
-from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import best_first
 from paddle_mnist.checkpoint.store import CheckpointStore

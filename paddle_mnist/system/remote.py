@@ -4,9 +4,11 @@ Only the processes that talk to it import fsspec and its drivers: a training mus
 of them survive a fork.
 """
 
+import contextlib
 import posixpath
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import urlsplit
@@ -53,15 +55,22 @@ def local_path(url: str) -> Optional[Path]:
     return Path(path).expanduser() if not separator or scheme in ("file", "local") else None
 
 
-def is_permanent(error: Exception) -> bool:
-    """Return whether trying again is of no use: no permission, no credentials, no such protocol."""
+@dataclass(frozen=True)
+class Failure:
+    """Why a driver failed, in one line. is_permanent: trying again is of no use."""
+
+    text: str
+    is_permanent: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def failure(error: Exception) -> Failure:
+    """Return why a driver failed, without what may be credentials in URLs."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    return type(error) is ValueError or bool(PERMANENT & kinds)
-
-
-def failure(error: Exception) -> str:
-    """Return the error of a driver in one line, without what may be credentials in URLs."""
-    return summary(error, without_credentials)
+    is_permanent = type(error) is ValueError or bool(PERMANENT & kinds)  # no such protocol
+    return Failure(summary(error, without_credentials), is_permanent)
 
 
 def without_credentials(text: str) -> str:
@@ -157,7 +166,8 @@ class RemoteFolder:
             part = posixpath.join(folder, f".{base}{PART}")
             system.makedirs(folder, exist_ok=True)
             system.pipe_file(part, data)
-            system.mv(part, path)
+            with contextlib.suppress(FileNotFoundError):  # another process has moved it there
+                system.mv(part, path)
         system.invalidate_cache()
         if self.read(name, len(data)) != data:
             raise OSError(f"{self.url}/{name}: what was written cannot be read back")

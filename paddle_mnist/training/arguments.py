@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
-from paddle_mnist.checkpoint.mirror import check_apart
+from paddle_mnist.checkpoint.mirror import check_mirror
 from paddle_mnist.checkpoint.names import usable_name
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
@@ -107,7 +107,7 @@ class FitArguments(Options):
         self._check_optimizer()
         self._check_state()
         self._check_callbacks()
-        check_apart(self.saving, self.output)
+        check_mirror(self.saving, self.output)
         check_together(self.start, self.resume, self.saving, self.callbacks)
         self._check_evaluation()
         for name in self.must_match or ():

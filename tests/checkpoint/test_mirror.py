@@ -22,6 +22,7 @@ from paddle_mnist import Saving
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.commands.checkpoints import main as checkpoints
 from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
 from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
@@ -267,7 +268,6 @@ def test_only_files_of_the_copy_are_moved_or_deleted(tmp_path, url, unbroken):
     remote.remove(killed)
     assert bits(run(tmp_path / "one", url)) == unbroken
     assert not {killed, killed.replace(".json", ".pdparams")} & files(url)
-    remote.remove(".copy")  # as of a former version
     run(tmp_path / "one", url, fresh=True)
     assert theirs < files(url) and not theirs & files(f"{url}/aside.1")
     assert [remote.read(name, 9) for name in theirs] == [b"theirs"] * 2
@@ -291,7 +291,7 @@ def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch)
         with pytest.raises(ConfigError, match=r"expected|one would be inside the other") as raised:
             run(tmp_path / "one", mirror.format(tmp_path))
         assert "no-file" not in str(raised.value) and not (tmp_path / "one").exists(), mirror
-    with pytest.raises(ConfigError, match=r"a folder on this machine; Saving.mirror") as raised:
+    with pytest.raises(ConfigError, match="a folder on this machine; mirror keeps") as raised:
         train(ROW, "s3://name:what-no-file-may-hold@bucket/x")
     assert "no-file" not in str(raised.value)
     with pytest.raises(ConfigError, match="which only fit keeps up to date"):
@@ -302,10 +302,10 @@ def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch)
 def test_messages_of_drivers_are_cut_after_credentials_are_masked():
     """Else those at the cut would look like the name of a host."""
     error = OSError("no answer from http://name:a/secret@proxy:8080/x?key=secret&b=1, nor 'y@z'")
-    assert failure(error) == "OSError: no answer from http://...@proxy:8080/x?..., nor 'y@z'"
+    assert str(failure(error)) == "OSError: no answer from http://...@proxy:8080/x?..., nor 'y@z'"
     before = "x" * 285
     error = OSError(f"{before} http://name:secret@proxy:8080/x?key=secret does not answer")
-    assert failure(error) == f"OSError: {before} http://...@pro"
+    assert str(failure(error)) == f"OSError: {before} http://...@pro"
 
 
 @everywhere
@@ -379,12 +379,12 @@ def test_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url):
     assert "lacks model_epoch" in line and line.endswith("run again to complete it")
 
 
-def uploaders(pid):
+def processes_of_mirrors(pid):
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for one in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "paddle_mnist.checkpoint.uploader" in one.cmdline():
+                if "paddle_mnist.checkpoint.mirror_copy" in one.cmdline():
                     found.append(one)
     return found
 
@@ -403,13 +403,21 @@ def result_of(process):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("place", ["s3", pytest.param("sftp", marks=RELEASE)], indirect=True)
-def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url):
-    """kill -9, at any moment, of the trainer, or of its uploader and then of the trainer."""
+@pytest.mark.parametrize(
+    ("place", "kills"),
+    [
+        ("s3", 2),
+        pytest.param("sftp", 2, marks=RELEASE),
+        pytest.param("s3", 20, marks=[RELEASE, pytest.mark.timeout(3600)]),
+    ],
+    indirect=["place"],
+)
+def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url, kills):
+    """kill -9 at any moment of the trainer, or of its mirror's process and then of the trainer."""
     options = {"nprocs": 2, "save_every_steps": 1}
     unbroken = result_of(start(tmp_path / "unbroken", options, seconds=0))
     output, random = tmp_path / "one", Random(url.partition(":")[0])
-    for victims in (uploaders, lambda pid: []):
+    for number in range(kills):
         process = start(output, {**options, "mirror": url})
         while not (output / "train.log").exists() and process.poll() is None:
             time.sleep(0.05)
@@ -417,7 +425,7 @@ def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url):
         family = []
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(process.pid).children(recursive=True)
-        for one in victims(process.pid):
+        for one in processes_of_mirrors(process.pid) if number % 2 == 0 else []:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
             time.sleep(2)
@@ -429,17 +437,75 @@ def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url):
     assert result_of(start(output, {**options, "mirror": url})) == unbroken
 
 
-def test_uploader_ignores_signals_for_the_training(tmp_path, url, lines):
+def test_process_of_the_mirror_ignores_signals_for_the_training(tmp_path, url, lines):
     """Schedulers send them to all processes of a job."""
 
     def signal_all():
-        [uploader] = uploaders(os.getpid())
+        [process] = processes_of_mirrors(os.getpid())
         for signum in (*stop_signals(), signal.SIGUSR2):
-            uploader.send_signal(signum)
+            process.send_signal(signum)
 
     run(tmp_path / "one", url, [StopsAt(5, signal_all)], stop_signals=["USR2"])
     assert "mirror: the copy is complete" in lines()
-    assert not any("the uploader died" in line for line in lines())
+    assert not any("the process of the mirror died" in line for line in lines())
+
+
+@pytest.fixture
+def slow_place(place):
+    place.delay = 0.1
+    yield place
+    place.delay = 0.0
+
+
+on_s3 = pytest.mark.parametrize("place", ["s3"], indirect=True)
+
+
+@pytest.mark.slow
+@on_s3
+def test_slow_mirror_gets_whole_checkpoints_of_those_that_are_saved_meanwhile(
+    tmp_path, url, slow_place, unbroken, lines
+):
+    """Each is pruned on the disk while it is uploaded, and the last one is saved meanwhile, too."""
+    assert bits(run(tmp_path / "one", url, save_every_steps=1, keep_last=1)) == unbroken
+    assert "mirror: the copy is complete" in lines()
+    assert not any("uploads are tried again" in line for line in lines())
+    assert max(manifests(url).values()) == 10
+    with contextlib.redirect_stdout(None):
+        checkpoints(["verify", url])
+    assert bits(run(tmp_path / "two", url, save_every_steps=1, keep_last=1)) == unbroken
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@on_s3
+def test_training_killed_in_an_upload_and_started_at_once_ends_with_the_same_bits(
+    tmp_path, url, slow_place
+):
+    """The process that uploads for the killed one does not write beside that of the next."""
+    options = {"save_every_steps": 1}
+    unbroken = result_of(start(tmp_path / "unbroken", options, seconds=0))
+    for _ in range(2):
+        process = start(tmp_path / "one", {**options, "mirror": url}, seconds=0.2)
+        assert any("step 3/10" in line for line in process.stdout)
+        process.kill()
+        process.wait()
+    process = start(tmp_path / "one", {**options, "mirror": url}, seconds=0)
+    assert result_of(process) == unbroken
+    assert max(manifests(url).values()) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@on_s3
+def test_mirror_that_fails_at_each_third_request_changes_no_bit(tmp_path, place, url, unbroken):
+    place.failing = 0.3
+    try:
+        run_until(7, tmp_path / "one", url, mirror_timeout=600.0)
+        shutil.rmtree(tmp_path / "one")
+        assert bits(run(tmp_path / "two", url, mirror_timeout=600.0)) == unbroken
+    finally:
+        place.failing = 0.0
+    assert max(manifests(url).values()) == 10
 
 
 def test_run_that_ended_before_its_first_checkpoint_starts_in_a_new_folder(tmp_path, url, unbroken):

@@ -364,7 +364,6 @@ BENCHMARKS = {
         code=(
             "paddle_mnist/checkpoint/mirror.py",
             "paddle_mnist/checkpoint/mirror_copy.py",
-            "paddle_mnist/checkpoint/uploader.py",
             "paddle_mnist/system/remote.py",
         ),
         kinds=_mirror_kinds,
