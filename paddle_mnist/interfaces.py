@@ -152,7 +152,7 @@ class Loader(Protocol):
     """Loads batches, epoch by epoch; `paddle_mnist.data.external.open_loader` opens any data.
 
     A batch is a structure of tensors. Where it is divided, or a step takes several, it is a list of
-    this process's shards (`paddle_mnist.data.loader.Shard`).
+    this process's shards (`paddle_mnist.data.sampler.Shard`).
 
     num_workers: processes of this loader's own that read samples ahead.
     is_indexed: whether samples are read by index: batches can then be divided between processes.

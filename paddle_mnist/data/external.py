@@ -11,9 +11,9 @@ import paddle
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import data_error, make_batch, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
-from paddle_mnist.data.loader import BatchLoader, Shard, length_of, require_length
-from paddle_mnist.data.sampler import BatchSampler
-from paddle_mnist.data.seeding import seed_generators
+from paddle_mnist.data.loader import BatchLoader, length_of, require_length
+from paddle_mnist.data.sampler import BatchSampler, Shard
+from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.system import heartbeat, signals
@@ -207,8 +207,8 @@ def open_loader(
     collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
     order: Optional[Callable[[int], np.ndarray]] = None,
-    random: bool = False,
     drop_last: bool = False,
+    split: str = TRAIN,
 ) -> Union[BatchLoader, ExternalLoader]:
     """Return a loader of data of any kind; a loader is returned as it is.
 
@@ -244,7 +244,7 @@ def open_loader(
         )
     if is_indexed:
         return BatchLoader(
-            data, batch_size, seed, shuffle, collate_fn, num_workers, order, random, drop_last
+            data, batch_size, seed, shuffle, collate_fn, num_workers, order, drop_last, split
         )
     if isinstance(data, Iterator):
         raise ConfigError(

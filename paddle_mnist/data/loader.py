@@ -3,82 +3,44 @@
 import copy
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset, Reading, Request
-from paddle_mnist.data.collate import num_samples, tensors
+from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset
+from paddle_mnist.data.collate import tensors
 from paddle_mnist.data.forking import warn_of_open_files
-from paddle_mnist.data.sampler import BatchSampler, EpochOrder, ShardSpec
+from paddle_mnist.data.sampler import BatchSampler, EpochOrder, Shard, ShardSpec
+from paddle_mnist.data.seeding import TRAIN
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.system import signals
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One of the parts into which a batch is divided.
-
-    batch: its samples, as a step takes them: (images float32 [B, ...], labels int64 [B, 1]), or
-        any other structure of tensors.
-    index: the shard's number within the batch, from 0.
-    samples: how many of the batch's samples it holds.
-    batch_size: samples in the whole batch.
-
-    A shard without samples (samples 0) holds one sample of another shard as a filler, so that every
-    process takes the same steps; its weight is 0.
-    """
-
-    batch: Any
-    index: int
-    samples: int
-    batch_size: int
-
-    @property
-    def weight(self) -> float:
-        """The shard's share of the batch's samples."""
-        return self.samples / self.batch_size
-
-
-def shards_of(batch: Any) -> list[Shard]:
-    """Return the shards of a batch that belong to this process.
-
-    batch: a list of shards; or anything else that a step takes, which is one shard.
-    """
-    if isinstance(batch, list) and batch and isinstance(batch[0], Shard):
-        return batch
-    batch_size = num_samples(batch)
-    return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
-
-
 class BatchLoader(Loader):
     """Loads the batches of a map-style dataset as tensors, in the same order wherever it begins.
 
     dataset: a `paddle.io.Dataset`, or anything else with a length and indices, whose samples are
-        arrays, tensors and numbers, nested in dicts, tuples and lists. If the first batch draws
-        random numbers, Python's, NumPy's and Paddle's generators are seeded from (seed, epoch,
-        index) before each sample: random augmentation is the same in whichever process it happens.
-        If only a later one does, a ConfigError asks for `random`. A method `set_epoch` is told the
-        epoch, counted from 0.
+        arrays, tensors and numbers, nested in dicts, tuples and lists. A method `set_epoch` is
+        told the epoch, counted from 0.
 
         Where the dataset has a method `__getitems__(indices)`, as in PyTorch, a batch is read by
         one call of it, which is quicker. It returns a list of samples, or the batch itself: tuples
-        and dicts of arrays or tensors [B, ...]. If it has a parameter `seeds`, it gets a seed for
-        each sample, of which its random numbers must follow. If it draws from the global
-        generators instead, its samples are read one by one. A `paddle.io.TensorDataset` needs no
-        such method.
+        and dicts of arrays or tensors [B, ...]. A `paddle.io.TensorDataset` needs no such method.
     batch_size: samples in a batch; the last of an epoch may be short.
     seed, shuffle: shuffle the samples anew in every epoch, by (seed, epoch).
     collate_fn: makes a batch of a list of samples; by default they are stacked.
     num_workers: processes that read samples ahead; 0 reads them in this one.
     order: an order in place of `shuffle`: from the epoch, the indices of its samples, int64 [N].
         It may leave samples out, and repeat them; N is the same in every epoch.
-    random: whether samples draw from the global generators of random numbers, even if those of
-        the first batch do not.
     drop_last: whether to leave out the last batch of an epoch if it is short.
+    split: "train", or another name for data of which samples draw other random numbers.
+
+    Before each batch, or each shard of one, is read, Python's, NumPy's and Paddle's generators are
+    seeded from (seed, split, epoch, position of its first sample in the epoch): random augmentation
+    is the same in whichever process it happens.
 
     Raises ConfigError for a batch size below 1, for an invalid order, and for a dataset whose
     length changes later.
@@ -95,8 +57,8 @@ class BatchLoader(Loader):
         collate_fn: Optional[CollateFn] = None,
         num_workers: int = 0,
         order: Optional[Callable[[int], np.ndarray]] = None,
-        random: bool = False,
         drop_last: bool = False,
+        split: str = TRAIN,
     ) -> None:
         self.dataset = dataset
         self._samples = len(dataset)
@@ -107,7 +69,7 @@ class BatchLoader(Loader):
         self.sampler = BatchSampler(length, batch_size, seed, shuffle, epoch_order)
         if drop_last:
             self.sampler = replace(self.sampler, used=length - length % batch_size)
-        self._read = BatchReader(dataset, seed, collate_fn, random)
+        self._read = BatchReader(dataset, seed, collate_fn, split)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -160,7 +122,7 @@ class BatchLoader(Loader):
         require_length(self.dataset, self._samples)
         # Workers are told what to read, and read ahead; what is to become of it they need not know.
         plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))
-        loaded = self._load(part.batch for parts in plan_to_read for part in parts)
+        loaded = self._load(itertools.chain.from_iterable(plan_to_read))
         for parts in plan:
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
@@ -178,9 +140,9 @@ class BatchLoader(Loader):
         It is the first shard, if batches are divided.
         epoch: whose random numbers these samples draw.
         """
-        indices = next(self._plan(0, 0, 1))[0].batch.indices
+        shard = next(self._plan(0, 0, 1))[0]
         self._read.begin(epoch)
-        return self._read(Request(epoch, indices)).batch
+        return self._read(replace(shard, epoch=epoch))
 
     def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
         """Return the indices of the samples of a batch, or of one of its shards."""
@@ -194,26 +156,20 @@ class BatchLoader(Loader):
         return f"sample {index} of {type(self.dataset).__name__}"
 
     def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list[Shard]]:
-        """Yield the shards of each batch that this process reads, with a `Request` as `batch`."""
+        """Yield the shards of each batch that this process reads, with indices as `batch`."""
         order, spec = self.sampler.order(epoch), self.shard_spec
         for place in self.sampler.batch_slices(start, stride):
             size = place.stop - place.start
             yield [
-                Shard(Request(epoch, order[part].tolist()), index, samples, size)
+                Shard(order[part].tolist(), index, samples, size, epoch, part.start)
                 for index, part, samples in (spec.slices(place) if spec else [(0, place, size)])
             ]
 
-    def _load(self, requests: Iterator[Request]) -> Iterator[Any]:
-        if self.num_workers:
-            warn_of_open_files(self.dataset)
-        readings: Iterator[Reading] = (
-            map_in_workers(self._read, requests, self.num_workers)
-            if self.num_workers
-            else map(self._read, requests)
-        )
-        for reading in readings:
-            self._read.learn(reading.draws)  # a worker has found it out in its copy of the reader
-            yield reading.batch
+    def _load(self, shards: Iterator[Shard]) -> Iterator[Any]:
+        if not self.num_workers:
+            return map(self._read, shards)
+        warn_of_open_files(self.dataset)
+        return map_in_workers(self._read, shards, self.num_workers)
 
 
 def require_length(dataset: MapDataset, samples: int) -> None:

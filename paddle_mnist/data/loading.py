@@ -18,8 +18,6 @@ class Loading(Options):
     num_workers: the number of processes that read samples ahead; 0 reads them in this one.
     order: (epoch) -> the indices of the epoch's training samples, int64 [N], in place of `shuffle`.
         It is called once an epoch, and checkpoints contain its result.
-    random: whether samples draw from the global generators of random numbers, even if those of
-        the first batch do not: the generators are then seeded for each sample.
     drop_last: whether to leave out the last batch of an epoch of training samples if it is short.
     steps_per_epoch: the number of steps after which an epoch ends. Each epoch of a dataset reads
         so many steps of its own order. Data that yield batches, such as endless ones, are read on
@@ -33,7 +31,6 @@ class Loading(Options):
     collate_fn: Optional[Callable[[list[Any]], Any]] = None
     num_workers: CountOrZero = option(0, "processes that read samples ahead; 0: none")
     order: Optional[Callable[[int], np.ndarray]] = None
-    random: bool = option(False, "samples draw random numbers", flat="")
     drop_last: bool = option(False, "leave out a short last batch", must_match=True)
     steps_per_epoch: Optional[Count] = option(
         None, "end an epoch after N steps; default: where the data end", must_match=True

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.data.collate import data_error
+from paddle_mnist.data.collate import data_error, num_samples
 from paddle_mnist.errors import CheckpointError, ConfigError
 
 
@@ -116,6 +116,45 @@ class BatchSampler:
         """Yield the positions in the order of batches from `start` on, every `stride`-th."""
         for first in range(start * self.batch_size, self.end, stride * self.batch_size):
             yield slice(first, min(first + self.batch_size, self.end))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of the parts into which a batch is divided.
+
+    batch: its samples, as a step takes them: (images float32 [B, ...], labels int64 [B, 1]), or
+        any other structure of tensors.
+    index: the shard's number within the batch, from 0.
+    samples: how many of the batch's samples it holds.
+    batch_size: samples in the whole batch.
+    epoch, position: of its first sample, where samples are read by index.
+
+    A shard without samples (samples 0) holds one sample of another shard as a filler, so that every
+    process takes the same steps; its weight is 0.
+    """
+
+    batch: Any
+    index: int
+    samples: int
+    batch_size: int
+    epoch: int = 0
+    position: int = 0
+
+    @property
+    def weight(self) -> float:
+        """The shard's share of the batch's samples."""
+        return self.samples / self.batch_size
+
+
+def shards_of(batch: Any) -> list[Shard]:
+    """Return the shards of a batch that belong to this process.
+
+    batch: a list of shards; or anything else that a step takes, which is one shard.
+    """
+    if isinstance(batch, list) and batch and isinstance(batch[0], Shard):
+        return batch
+    batch_size = num_samples(batch)
+    return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 import paddle
 
 from paddle_mnist.system.devices import gpu_count
+
+SEEDING = 2  # version of the random numbers of samples: 1 seeded before each, 2 before each batch
+TRAIN, VALID = "train", "valid"  # splits whose samples draw different random numbers
 
 
 def seed_of(*key: Union[int, str]) -> int:
@@ -25,42 +28,12 @@ def seed_generators(*key: Union[int, str]) -> None:
     in whichever process and after whatever was drawn before.
     """
     seed = seed_of(*key)
-    _seed_python_and_numpy(seed)
+    random.seed(seed)
+    np.random.seed(seed)
     if paddle.io.get_worker_info() is None:
         paddle.seed(seed)
     else:  # a forked worker must not touch the GPUs' generators
         paddle.framework.core.default_cpu_generator().manual_seed(seed)
-
-
-def _seed_python_and_numpy(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-
-
-def foreseen_draws(*key: Union[int, str]) -> tuple[float, float, int]:
-    """Seed Python's and NumPy's global generators from a key; return what `draw` returns next.
-
-    If it returns anything else later, somebody has drawn random numbers in between. This takes a
-    tenth of the time that a comparison of the generators' states would (`next_draws`).
-    """
-    seed = seed_of(*key)
-    _seed_python_and_numpy(seed)
-    foreseen = draw()
-    _seed_python_and_numpy(seed)
-    return foreseen
-
-
-def draw() -> tuple[float, float, int]:
-    """Return a random number of Python's, NumPy's and Paddle's CPU generator.
-
-    Paddle's, from which nets draw, remains as it was; to restore the others would take longer. Of
-    GPUs' generators nothing is drawn: that would wait for the device.
-    """
-    cpu = paddle.framework.core.default_cpu_generator()
-    state = cpu.get_state()
-    number = cpu.random()
-    cpu.set_state(state)
-    return random.random(), np.random.random(), number
 
 
 def reseed(seed: int, step: int, shard: int = 0) -> None:
@@ -92,17 +65,3 @@ def generators_restored() -> Iterator[None]:
         cpu.set_state(state)
         if gpus:
             paddle.set_cuda_rng_state(gpus)
-
-
-def next_draws() -> bytes:
-    """Return what tells the states of all global generators apart, without a draw.
-
-    Of Paddle's, whose states cannot be compared, these are the numbers that they would draw next.
-    """
-    numpy = np.random.get_state(legacy=False)
-    keys = numpy["state"].pop("key").tobytes()
-    with generators_restored():
-        drawn: list[Any] = [paddle.framework.core.default_cpu_generator().random()]
-        if gpu_count() and paddle.io.get_worker_info() is None:
-            drawn.append(paddle.rand([1]).item())
-    return repr((random.getstate(), numpy, drawn)).encode() + bytes(keys)

@@ -35,18 +35,18 @@ SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a w
 
 def map_in_workers(
     read: Callable[[Any], Any],
-    lists_of_keys: Iterator[Sequence[Any]],
+    keys: Iterator[Any],
     num_workers: int,
     **options: Any,
 ) -> Iterator[Any]:
-    """Yield `read(keys)` of each list of keys, in order, computed ahead in other processes.
+    """Yield `read(key)` of each key, in order, computed ahead in other processes.
 
     options: further ones of `paddle.io.DataLoader`. Arrays come as tensors; as arrays where shared
     memory has no room for them. Raises what `read` raises, with the traceback in the worker as its
     cause.
     """
     if not _can_start(num_workers):
-        yield from map(read, lists_of_keys)
+        yield from map(read, keys)
         return
     if _room() < LEAST_ROOM:
         _say_it_is_small()
@@ -54,7 +54,7 @@ def map_in_workers(
     init = options.pop("worker_init_fn", None)
     loader = paddle.io.DataLoader(
         _Batches(read, num_workers * options.get("prefetch_factor", 2)),
-        batch_sampler=_Lists(lists_of_keys),
+        batch_sampler=_Keys(keys),
         collate_fn=_only,
         num_workers=num_workers,
         return_list=True,
@@ -132,20 +132,20 @@ else:  # in Paddle 2 it is no generic class
 
 
 class _Batches(Dataset):
-    """Batches by the keys of their samples, packed.
+    """Batches by their keys, packed.
 
     batches_ahead: how many of them all workers together may have read before they are used.
     """
 
-    def __init__(self, read: Callable[[Sequence[Any]], Any], batches_ahead: int):
+    def __init__(self, read: Callable[[Any], Any], batches_ahead: int):
         super().__init__()
         self.read = read
         # twice as many, as a batch may be larger than those before; of each process of a training
         self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
-    def __getitem__(self, keys: Any) -> list[Any]:
+    def __getitem__(self, key: Any) -> list[Any]:
         try:
-            return _packed(self.read(keys), _room() // self.share)
+            return _packed(self.read(key), _room() // self.share)
         except Exception as error:  # whatever the dataset raises
             return _packed(_Failure(error))
 
@@ -227,14 +227,14 @@ def _only(batch: Any) -> Any:
     return item
 
 
-class _Lists(paddle.io.BatchSampler):
-    """Hands lists of keys to Paddle's DataLoader, each as the index of one batch."""
+class _Keys(paddle.io.BatchSampler):
+    """Hands keys to Paddle's DataLoader, each as the only index of a batch."""
 
-    def __init__(self, lists: Iterator[Sequence[Any]]):
-        self.lists = lists
+    def __init__(self, keys: Iterator[Any]):
+        self.keys = keys
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return ([keys] for keys in self.lists)
+        return ([key] for key in self.keys)
 
     def __len__(self) -> int:
         raise TypeError("an iterator has no length")

@@ -29,7 +29,6 @@ def predict_run(
     batch_size: Optional[int] = None,
     collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
-    random: bool = False,
 ) -> Any:
     """Return the outputs of the net that a run has trained, for all samples of a dataset.
 
@@ -37,7 +36,7 @@ def predict_run(
     data: a dataset, or anything else that `fit` takes as `valid`, such as a list of samples.
     forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
         labels) or (input, input, ..., labels) as in training; the labels are not used.
-    batch_size: by default the run's. collate_fn, num_workers, random: see `fit`.
+    batch_size: by default the run's. collate_fn, num_workers: see `fit`.
 
     Returns a NumPy array [N, ...] in the order of the data, or several in a tuple, list or dict if
     the model returns one. They must fit into memory. Computes on Paddle's current device.
@@ -45,9 +44,7 @@ def predict_run(
     """
     forward = forward or _forward
     trained = load_trained(weights, model, run)
-    loader = trained.open_data(
-        data, batch_size, collate_fn=collate_fn, num_workers=num_workers, random=random
-    )
+    loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
     net, outputs = trained.model, []
     with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
         for number, batch in enumerate(loader.epoch(0)):

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.loader import Shard
+from paddle_mnist.data.sampler import Shard
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import MetricSums, StepOutputs
 from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient

@@ -10,7 +10,7 @@ import paddle
 
 from paddle_mnist.data.batch_description import describe_batch
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.loader import shards_of
+from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.nn.paddle_losses import is_likelihood

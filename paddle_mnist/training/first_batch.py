@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.data.collate import leaves, mapped, num_samples
-from paddle_mnist.data.loader import Shard, shards_of
+from paddle_mnist.data.sampler import Shard, shards_of
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, DataError, PeerError, StoppedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState

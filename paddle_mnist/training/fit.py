@@ -107,12 +107,12 @@ def fit(
             batches of any structure. It is also used for evaluation.
     The data
         train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples; a list
-            is a dataset of samples. The order and the random numbers of a sample depend only on
-            seed, epoch and index. Or a `paddle.io.DataLoader`, an `IterableDataset`, or a function
-            that returns an iterator over batches (`lambda: iter(batches)` for a list of them):
-            with these, a run resumes from the end of an epoch, and inside an epoch only with a
-            `ResumableBatchSampler` or `Loading(steps_per_epoch=...)`. valid may be a dict of
-            several, by split name.
+            is a dataset of samples. Their order depends only on seed and epoch, the random numbers
+            that a batch draws only on these and its position. Or a `paddle.io.DataLoader`, an
+            `IterableDataset`, or a function that returns an iterator over batches (`lambda:
+            iter(batches)` for a list of them): with these, a run resumes from the end of an epoch,
+            and inside an epoch only with a `ResumableBatchSampler` or
+            `Loading(steps_per_epoch=...)`. valid may be a dict of several, by split name.
         batch_size: the number of samples per step.
         loading (`Loading`): shuffling, collate_fn, worker processes, how many steps to train.
     Training

@@ -12,6 +12,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
+from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.state_dict import load_weights
@@ -50,6 +51,11 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
         schedule.move_to(state.step, state.epoch)
     training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
     log.info("resuming after step %d, from %s", state.step, checkpoint.path)
+    if checkpoint.manifest.get("seeding") != SEEDING:
+        log.warning(
+            "the run began with a version that seeds random numbers of samples differently; if "
+            "samples draw any, such as random augmentation, they draw other numbers from here on"
+        )
 
 
 def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:

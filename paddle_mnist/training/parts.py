@@ -16,7 +16,7 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import EpochOrder, ShardSpec
-from paddle_mnist.data.seeding import reseed
+from paddle_mnist.data.seeding import VALID, reseed
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.extra_state import (
     LOSS,
@@ -106,7 +106,7 @@ def _evaluator(
     return EpochEvaluator(
         step,
         {
-            split: _loader(data, arguments, batch_size, shuffle=False)
+            split: _loader(data, arguments, batch_size, split=VALID)
             for split, data in arguments.splits.items()
         },
         every_epochs=evaluating.every_epochs,
@@ -266,5 +266,5 @@ def _loader(
 ) -> Union[BatchLoader, ExternalLoader]:
     """Open data as `loading` says. own: arguments of `open_loader` that splits do not share."""
     loading = arguments.loading
-    shared = {name: getattr(loading, name) for name in ("collate_fn", "num_workers", "random")}
+    shared = {name: getattr(loading, name) for name in ("collate_fn", "num_workers")}
     return open_loader(data, batch_size, arguments.seed, **shared, **own)

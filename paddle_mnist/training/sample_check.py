@@ -2,11 +2,11 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.loader import shards_of
+from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import describe
@@ -30,7 +30,7 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
     # In a worker, because workers that are forked later must not share files that it opens.
     in_worker = functools.partial(map_in_workers, num_workers=1)
     map_once = in_worker if loader.num_workers else map
-    ((differs, draws),) = map_once(what_differs, iter([[what]]))
+    ((differs, draws),) = map_once(what_differs, iter([what]))
     if differs and not draws and loader.is_function:
         log.warning(
             "%s, as with a stream, so a resumed run trains on other samples than an uninterrupted "
@@ -41,7 +41,7 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
         raise ConfigError(
             f"{differs}, so a resumed run and workers would see other samples; expected samples "
             "that depend only on their index and on random numbers from random, numpy.random or "
-            "paddle, which are seeded for each sample"
+            "paddle, which are seeded for each batch"
         )
     return not differs
 
@@ -60,7 +60,7 @@ def watch_generators(loaders: Iterable[Loader], data: Mapping[str, Any]) -> None
         loader.watch(generators)
 
 
-def _what_differs(loader: Loader, data: Mapping[str, Any], what: Sequence[str]) -> tuple[str, bool]:
+def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[str, bool]:
     """Read the first batch twice; return what differs, or "", and whether a generator draws."""
     untouched = data_snapshot(data)
     first = loader.first_batch(0)
@@ -72,7 +72,7 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: Sequence[str]) 
         kept = listed([describe(change.path) for change in untouched.changes()])
         untouched.restore()
         if not _is_same_batch(cached, loader.first_batch(1)):
-            words = f"{what[0]} differs in the next epoch if it was read before: {kept} keeps it"
+            words = f"{what} differs in the next epoch if it was read before: {kept} keeps it"
             return words, True
     changes = before.changes()
     drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
@@ -83,7 +83,7 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: Sequence[str]) 
     names = listed([describe(one.path) for one in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
     found = f": {names} {change} with each reading" if names else ""
-    return f"{what[0]} differs when it is read again{found}", bool(drawn)
+    return f"{what} differs when it is read again{found}", bool(drawn)
 
 
 def _is_same_batch(one: Any, other: Any) -> bool:

@@ -11,6 +11,7 @@ from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpoin
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
+from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.metrics.writers import ManyWriters
@@ -119,6 +120,7 @@ def resume_or_initialize(training: Training) -> None:
         computed_by=computed_by,
         world_size=world.size,
         versions=versions(),
+        seeding=SEEDING,
     )
 
 

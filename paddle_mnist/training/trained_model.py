@@ -11,7 +11,7 @@ from paddle_mnist.checkpoint.contents import read_loss
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.external import open_loader
-from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.data.seeding import VALID, generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.metrics.console import log_to_console
@@ -35,11 +35,12 @@ class TrainedModel(NamedTuple):
     def open_data(self, data: Any, batch_size: Optional[int], **options: Any) -> Loader:
         """Return a loader of data of any kind, by default in batches as the run evaluates them.
 
-        Random samples are seeded as the run's are, too. options: of `open_loader`.
+        Random samples are seeded as those that the run evaluates. options: of `open_loader`.
         """
         config = self.weights.run.read_config()
         usual = config.get("eval_batch_size") or config.get("batch_size") or BATCH_SIZE
-        return open_loader(data, batch_size or usual, config.get("seed", 0), **options)
+        seed = config.get("seed", 0)
+        return open_loader(data, batch_size or usual, seed, split=VALID, **options)
 
 
 def build_model(model: Model) -> nn.Layer:
@@ -98,14 +99,13 @@ def evaluate_run(
     batch_size: Optional[int] = None,
     collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
-    random: bool = False,
     amp: str = "off",
 ) -> dict[str, float]:
     """Evaluate the net that a run has trained, on any data; return loss and metrics by name.
 
     weights, model, run: see `load_model`.
     data: a dataset, or anything else that `fit` takes as `valid`.
-    loss, metrics, step, collate_fn, num_workers, random, amp: see `fit`. A loss that is a layer
+    loss, metrics, step, collate_fn, num_workers, amp: see `fit`. A loss that is a layer
     gets the parameters that the run has trained. batch_size: by default the run's.
 
     With the same arguments as the call of `fit`, it returns the same numbers, to the last bit.
@@ -116,9 +116,7 @@ def evaluate_run(
     trained = load_trained(weights, model, run)
     if isinstance(loss, nn.Layer) and loss.state_dict():
         _load_loss(loss, trained.weights)
-    loader = trained.open_data(
-        data, batch_size, collate_fn=collate_fn, num_workers=num_workers, random=random
-    )
+    loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
     with generators_restored():
         try_evaluation(step, trained.model, loader, "data", is_low_precision=amp != "off")
         return evaluate_step(step, trained.model, loader, "data")

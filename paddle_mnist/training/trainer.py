@@ -22,7 +22,8 @@ from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpoin
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import as_loader
-from paddle_mnist.data.loader import interruptible_batches, shards_of
+from paddle_mnist.data.loader import interruptible_batches
+from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.interfaces import (

@@ -24,8 +24,8 @@ from paddle_mnist.data.external import (
     as_loader,
     open_loader,
 )
-from paddle_mnist.data.loader import BatchLoader, shards_of
-from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.data.loader import BatchLoader
+from paddle_mnist.data.sampler import ShardSpec, shards_of
 from paddle_mnist.data.seeding import reseed, seed_of
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
 
@@ -213,77 +213,47 @@ def test_tensor_dataset_batches_equal_those_read_one_by_one():
     assert at_once == one_by_one
 
 
-class Seeded(Numbered):
-    """Samples of the seeds that the loader gives."""
+class DrawingAtOnce(AtOnce):
+    """Samples that are read at once, with random numbers of every generator."""
 
-    def __getitems__(self, indices, seeds):
-        noise = [np.random.RandomState(seed).rand(2) for seed in seeds]
-        return {"index": np.array(indices), "seed": np.array(seeds), "noise": np.array(noise)}
-
-
-def test_getitems_seeds_follow_from_seed_epoch_and_index():
-    def samples(epoch, start=0, stride=1, workers=0, spec=None, **options):
-        loader = BatchLoader(Seeded(23), 4, seed=7, num_workers=workers, **options).sharded(spec)
-        return {
-            int(index): (int(seed), noise.tobytes())
-            for batch in loader.epoch(epoch, start, stride)
-            for shard in shards_of(batch)
-            for index, seed, noise in zip(*(values.numpy() for values in shard.batch.values()))
-        }
-
-    for epoch in (0, 2):
-        whole = samples(epoch)
-        assert {index: seed for index, (seed, _) in whole.items()} == {
-            index: seed_of(7, epoch, index) for index in range(23)
-        }
-        assert samples(epoch, shuffle=True) == samples(epoch, workers=2) == whole
-        assert samples(epoch, spec=ShardSpec(3)) == whole
-        assert samples(epoch, start=3, stride=2).items() <= whole.items()
+    def __getitems__(self, indices):
+        return [noisy(index) for index in indices]
 
 
-DRAWS = {
-    "random": lambda: random.gauss(0, 1),
-    "numpy": np.random.randn,
-    "paddle": lambda: paddle.rand([]).item(),
-}
-
-
-@pytest.mark.parametrize(("generator", "workers"), [("random", 0), ("numpy", 2), ("paddle", 0)])
-def test_getitems_that_draw_without_seeds_are_read_one_by_one(generator, workers, lines):
-    draw = DRAWS[generator]
-
-    class Drawing(AtOnce):
-        pass
-
-    def make(index):
-        return index, draw()
-
-    for _ in range(3):  # a second number is kept for the next call, which draws it
-        draw()
-    whole = epochs_of(BatchLoader(Numbered(11, make), 4, seed=3, shuffle=True))
-    for _ in range(2):  # from the start, and resumed
-        loader = BatchLoader(Drawing(11, make), 4, seed=3, shuffle=True, num_workers=workers)
-        assert [plain(batch) for batch in loader.epoch(1, start=1)] == whole[1][1:]
-        assert epochs_of(loader) == whole
-    (line,) = {line for line in lines() if "Drawing: its __getitems__ draws" in line}
-    assert "read one by one" in line and "expected __getitems__(indices, seeds)" in line
+def drawn_for_a_batch(samples):
+    return paddle.io.dataloader.collate.default_collate_fn(samples), random.random()
 
 
 @pytest.mark.parametrize(
-    ("generator", "kind", "workers"),
-    [("random", Numbered, 0), ("numpy", AtOnce, 0), ("paddle", Numbered, 2)],
+    ("kind", "collate_fn"),
+    [(Numbered, None), (DrawingAtOnce, None), (Numbered, drawn_for_a_batch)],
 )
-def test_samples_that_draw_after_the_first_batch_raise_unless_declared(generator, kind, workers):
-    def make(index):
-        return index, DRAWS[generator]() if index > 8 else 0.0
+def test_random_numbers_depend_on_the_place_of_the_shard_alone(kind, collate_fn):
+    def shards(epoch, start=0, workers=0, processes=1):
+        paddle.rand([3]), np.random.rand(), random.gauss(0, 1)  # whatever was drawn before
+        loader = BatchLoader(
+            kind(23, noisy), 8, seed=7, shuffle=True, collate_fn=collate_fn, num_workers=workers
+        )
+        whole = [
+            loader.sharded(ShardSpec(2, rank, processes)).epoch(epoch, start)
+            for rank in range(processes)
+        ]
+        return [[plain(one.batch) for one in joined(of_ranks)] for of_ranks in zip(*whole)]
 
-    def read(**options):
-        return epochs_of(BatchLoader(kind(11, make), 4, seed=3, num_workers=workers, **options))
+    whole = shards(1)
+    assert shards(1, workers=2) == shards(1, processes=2) == whole
+    assert shards(1, start=2) == whole[2:]
 
-    message = rf"{kind.__name__}: reading samples 8, 9, 10 draws .*Loading\(random=True\)"
-    with pytest.raises(ConfigError, match=message):
-        read()
-    assert read(random=True) == read(random=True)
+
+def test_random_numbers_differ_between_places_splits_and_seeds():
+    def noise(seed=1, epoch=0, index=2, split="train"):
+        loader = BatchLoader(Numbered(4, noisy), 1, seed, split=split)
+        return plain(list(loader.epoch(epoch))[index])["noise"]
+
+    others = [noise(seed=2), noise(epoch=1), noise(index=3), noise(split="valid")]
+    assert noise() == noise()
+    for generator in zip(noise(), *others):
+        assert len({*generator}) == 5
 
 
 @pytest.mark.parametrize(
@@ -388,19 +358,6 @@ def test_error_of_a_sample_names_it(make, kind, workers, message, capfd):
     with pytest.raises(DataError, match=message):
         list(loader.epoch(0))
     assert "Traceback" not in capfd.readouterr().err  # Paddle's, of its thread
-
-
-def test_random_samples_depend_on_seed_epoch_and_index_alone():
-    def noise(seed=1, epoch=0, index=2, start=0):
-        loader = BatchLoader(Numbered(4, noisy), 1, seed)
-        paddle.rand([3]), np.random.rand(), random.random()  # whatever was drawn before
-        return plain(list(loader.epoch(epoch, start))[index - start])
-
-    assert noise() == noise(start=2)
-    assert all(noise() != other for other in (noise(seed=2), noise(epoch=1), noise(index=3)))
-    values = [noise(epoch=epoch)["noise"] for epoch in range(5)]
-    for generator in range(3):
-        assert len({value[generator] for value in values}) == 5
 
 
 def test_resumable_sampler_yields_the_order_of_the_loader():

@@ -7,8 +7,7 @@ import pytest
 from synthetic_data import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
-from paddle_mnist.data.loader import shards_of
-from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.data.sampler import ShardSpec, shards_of
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 

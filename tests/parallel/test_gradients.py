@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paddle import nn
 
-from paddle_mnist.data.loader import Shard
-from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.data.sampler import Shard, ShardSpec
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.parallel.gradients import GradientExchange

@@ -6,7 +6,6 @@ An example's name says all that it is: `-k "dropout-SIGKILL-step3"` repeats one 
 import functools
 import itertools
 
-import numpy as np
 import paddle
 import pytest
 from fit_rows import REFUSED_DIVIDED, WIDTH, ProgramError, StopsAt, bits, stop, train
@@ -14,7 +13,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
 from silence import silent
-from small_nets import Points, with_dropout
+from small_nets import with_dropout
 from stateful_rows import falling_rate, seeded
 from stopped_programs import (
     call,
@@ -24,8 +23,6 @@ from stopped_programs import (
     stop_example,
 )
 
-from paddle_mnist import Loading
-from paddle_mnist.errors import ConfigError
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.plots.history import read_history, series
 
@@ -183,23 +180,3 @@ def test_optimizer_and_schedule_stopped_twice_resume_to_the_same_bits(name, tmp_
         with pytest.raises(ProgramError):
             train(program, tmp_path / "run", callbacks=[StopsAt(step, stop)], optimizer=optimizer)
     assert bits(train(program, tmp_path / "run", optimizer=optimizer)) == bits(unbroken)
-
-
-class LatePoints(Points):
-    """Draws random numbers for some points, none of which is in the first batch."""
-
-    def __getitem__(self, index):
-        point, target = super().__getitem__(index)
-        return (point + np.float32(np.random.rand()) if index >= 16 else point), target
-
-
-def test_samples_that_draw_late_raise_and_resume_once_loading_says_random(tmp_path):
-    def train_late(name, **loading):
-        options = {"train": LatePoints(), "valid": Points(), "loading": Loading(False, **loading)}
-        return bits(train("dropout", tmp_path / name, **options))
-
-    unbroken = train_late("unbroken", random=True)
-    with pytest.raises(ConfigError, match=r"LatePoints: reading samples 16, 17, .* random"):
-        train_late("run")
-    assert (tmp_path / "run" / "checkpoints" / "model_epoch0_step2_breakpoint.json").exists()
-    assert train_late("run", random=True) == unbroken
