@@ -171,11 +171,6 @@ class Loader(Protocol):
         """The number of steps in an epoch; None if it is unknown."""
 
     @property
-    def passes_per_step(self) -> int:
-        """The number of shards or batches that this process computes in a step."""
-        return 1
-
-    @property
     def is_function(self) -> bool:
         """Whether a function of the caller's yields the batches."""
         return False

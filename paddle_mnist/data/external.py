@@ -102,11 +102,6 @@ class ExternalLoader(Loader):
         return self._sampler is not None or self._steps is not None
 
     @property
-    def passes_per_step(self) -> int:
-        """The number of batches that make a step."""
-        return self.group
-
-    @property
     def steps_per_epoch(self) -> Optional[int]:
         """The number of steps in an epoch; None if the number of batches is unknown."""
         batches = length_of(self.batches)

@@ -80,11 +80,6 @@ class BatchLoader(Loader):
         return len(self)
 
     @property
-    def passes_per_step(self) -> int:
-        """The number of shards of each batch that belong to this process."""
-        return self.shard_spec.shards_per_process if self.shard_spec else 1
-
-    @property
     def own_order(self) -> Optional[EpochOrder]:
         return self.sampler.own_order
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 import numpy as np
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import View
 from paddle_mnist.options import CountOrZero, Options, option, split_names
 from paddle_mnist.training.callbacks import Callback, Training
 
@@ -212,8 +213,13 @@ class PrintLayers(Callback, Options):
             log.info("batch %d:", batch)
             return print_layers(training.model, batch in shapes, batch in contents, log.info)
 
-        passes = training.loader.passes_per_step
-        self._passes = ForwardPasses(training.model, is_due, printing, training.state.step, passes)
+        self._passes = ForwardPasses(training.model, is_due, printing)
+
+    def on_epoch_start(self, view: View) -> None:
+        if self._passes:
+            self._passes.begin_step(view.step)
+
+    after_step = on_epoch_start
 
     def _batches(self, name: str, total: Optional[int], is_logged: bool = False) -> Sequence[int]:
         """Return the batches in which to print. Raises ConfigError for a number that is too large.

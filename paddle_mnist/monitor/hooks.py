@@ -87,8 +87,8 @@ class ForwardPasses:
     """Counts the forward passes of a model and opens a context around those that are due.
 
     Training passes are counted from 1 on top of `start`, so that a pass has the number of its
-    step; an evaluation pass has the number of the training pass before it. Where batches are
-    divided into shards, a step takes several passes, of which only the first is considered.
+    step; an evaluation pass has the number of the training pass before it. In a training that calls
+    `begin_step`, a step may take several passes, of which only the first is considered.
     """
 
     def __init__(
@@ -97,7 +97,6 @@ class ForwardPasses:
         is_due: Callable[[int, bool], bool],
         make_context: Callable[[int], contextlib.AbstractContextManager[Optional[PassCallback]]],
         start: int = 0,
-        passes_per_step: int = 1,
     ):
         """is_due: called with the number of a pass, and whether it is a training pass.
 
@@ -106,8 +105,8 @@ class ForwardPasses:
         """
         self.number = start
         self._is_due, self._make_context = is_due, make_context
-        self._passes_per_step = passes_per_step
-        self._shard = 0  # of the next training pass, within its step
+        self._counts_passes = True  # each is a step
+        self._is_first = True  # whether the next training pass is the first of its step
         self._context = contextlib.ExitStack()
         self._callback: Optional[PassCallback] = None
         before: Any = self._before_pass  # Paddle's types have no hook that returns nothing
@@ -117,14 +116,18 @@ class ForwardPasses:
             model.register_forward_post_hook(after),
         ]
 
+    def begin_step(self, steps_done: int) -> None:
+        """Take the passes from here on, up to the next call, for those of one step."""
+        self.number, self._counts_passes, self._is_first = steps_done, False, True
+
     @read_only
     def _before_pass(self, model: nn.Layer, inputs: Any) -> None:
         self._close()  # the context of a pass that raised
-        first_of_step = not model.training or self._shard == 0
+        is_first = self._is_first or not model.training
         if model.training:
-            self.number += first_of_step
-            self._shard = (self._shard + 1) % self._passes_per_step
-        if first_of_step and self._is_due(self.number, model.training):
+            self.number += is_first
+            self._is_first = self._counts_passes
+        if is_first and self._is_due(self.number, model.training):
             self._callback = self._context.enter_context(self._make_context(self.number))
 
     @read_only

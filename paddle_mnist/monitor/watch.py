@@ -77,7 +77,6 @@ class LayerWatch(Observer):
         train_only: bool = False,
         start: int = 0,
         patience: int = PATIENCE,
-        passes_per_step: int = 1,
     ):
         """Watch the first pass and every N-th, counted for training and evaluation separately.
 
@@ -89,7 +88,6 @@ class LayerWatch(Observer):
         start: steps trained before, in a training that is resumed.
         patience: watched passes in a row with only zeros before a channel, layer or gradient is
             reported.
-        passes_per_step: shards of a batch in this process.
 
         Raises ConfigError for an unknown name.
         """
@@ -119,7 +117,7 @@ class LayerWatch(Observer):
         self._evaluation_passes = 0
         self._evaluation_watched = False
         self._calls: Counter[str] = Counter()  # of each layer, in the pass that is watched
-        self._passes = ForwardPasses(model, self._is_due, self._watch_pass, start, passes_per_step)
+        self._passes = ForwardPasses(model, self._is_due, self._watch_pass, start)
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -143,7 +141,11 @@ class LayerWatch(Observer):
     def __exit__(self, *error: object) -> None:
         self.remove()
 
+    def on_epoch_start(self, view: View) -> None:
+        self._passes.begin_step(view.step)
+
     def after_step(self, view: View) -> Mapping[str, float]:
+        self._passes.begin_step(view.step)
         if self._unfinished_step is None:
             return {}
         for name in self._gradient_norms:  # by now the whole batch's

@@ -14,7 +14,7 @@ from paddle_mnist.training.arguments import TASK, FitArguments
 from paddle_mnist.training.beginning import restored
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
-from paddle_mnist.training.parts import new_training
+from paddle_mnist.training.parts import new_training, shards_per_step
 from paddle_mnist.training.recorded import as_yaml, compared, describe
 from paddle_mnist.training.resume import check_override
 from paddle_mnist.training.sample_check import watch_generators
@@ -58,7 +58,7 @@ def _try_first_batches(training: Training) -> None:
         training.optimizer,
         training.loader,
         arguments.seed,
-        is_divided=training.loader.passes_per_step * training.world.size > 1,
+        is_divided=shards_per_step(arguments, training.world) > 1,
         is_low_precision=numerics.amp != "off",
         extra=training.extra,
     )

@@ -40,9 +40,11 @@ class Watch(Callback, Options):
                 training.model,
                 every=self.every,
                 train_only=True,
-                start=training.state.step,
-                passes_per_step=training.loader.passes_per_step,
             )
+
+    def on_epoch_start(self, view: View) -> None:
+        if self._watch:
+            self._watch.on_epoch_start(view)
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
         return self._watch.after_step(view) if self._watch else None

@@ -145,9 +145,14 @@ def _gradient_exchange(training: Training) -> Union[SingleProcessGradients, Grad
         training.model,
         training.world,
         training.arguments.processes.grad_shards,
-        accumulates=training.loader.passes_per_step > 1,
+        accumulates=shards_per_step(training.arguments, training.world) > training.world.size,
         loss=loss,
     )
+
+
+def shards_per_step(arguments: FitArguments, world: World) -> int:
+    """Return how many shards all processes together compute in a step."""
+    return (arguments.processes.grad_shards or world.size) * arguments.numerics.accumulate
 
 
 def _extra_state(
@@ -238,12 +243,12 @@ def _training_loader(arguments: FitArguments, world: World) -> Loader:
     own = {"shuffle": loading.shuffle, "order": loading.order, "drop_last": loading.drop_last}
     loader = _loader(arguments.train, arguments, arguments.batch_size, **own)
     grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
-    shards = grad_shards or world.size
+    shards = shards_per_step(arguments, world)
     if isinstance(loader, ExternalLoader):
-        if shards > 1:
+        if shards > accumulate:
             raise ConfigError(
                 f"the training data are a {type(arguments.train).__name__}, which cannot be "
-                f"divided between {shards} shards or processes; expected a paddle.io.Dataset"
+                "divided between shards or processes; expected a paddle.io.Dataset"
             )
         loader = ExternalLoader(loader.batches, arguments.seed, accumulate, steps)
         if not loader.resumes_inside_epochs:
@@ -255,8 +260,8 @@ def _training_loader(arguments: FitArguments, world: World) -> Loader:
             if loader.steps_per_epoch is None:
                 log.info("the data have no length; endless ones need Loading(steps_per_epoch=...)")
         return loader
-    if grad_shards or shards * accumulate > 1:
-        spec = ShardSpec(shards * accumulate, world.rank, world.size)
+    if grad_shards or shards > 1:
+        spec = ShardSpec(shards, world.rank, world.size)
         loader = loader.sharded(spec, accumulate)
     return loader.ending_after(steps) if steps else loader
 

@@ -36,6 +36,7 @@ from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.files import writing
 from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.parts import shards_per_step
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
 from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
@@ -361,7 +362,7 @@ class _Rehearsal:
         if saved:
             log.info("saved with checkpoints, beside weights and optimizer: %s", listed(saved))
             in_passes = [name for name in saved if not name.startswith("callbacks")]
-            if in_passes and self.training.loader.passes_per_step * self.world.size > 1:
+            if in_passes and shards_per_step(self.training.arguments, self.world) > 1:
                 log.warning(
                     "each pass may change %s, and the result may depend on the number of shards "
                     "and processes",

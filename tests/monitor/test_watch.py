@@ -7,9 +7,11 @@ from paddle.nn import functional as F
 
 from paddle_mnist import MNIST
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import View
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.monitor.watch import watch
+from paddle_mnist.progress import TrainState
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
 
@@ -180,8 +182,13 @@ def test_watch_dead_layer_reports_the_gradients_that_it_stops(model, images):
 def test_watch_takes_the_shards_of_a_batch_for_one_step(model, images):
     """The first of a step's three passes stands for it."""
     means = []
-    with watch(model, ["outputs"], every=2, passes_per_step=3) as seen:
+    with watch(model, ["outputs"], every=2) as seen:
         for number in range(12):
+            view = View(TrainState(step=number // 3), None, {}, model)
+            if number == 0:
+                seen.on_epoch_start(view)
+            elif number % 3 == 0:
+                seen.after_step(view)
             model(images + number)
             if seen.values.get("watch/fc/mean") not in means:
                 means.append(seen.values["watch/fc/mean"])

@@ -137,7 +137,7 @@ REFUSED = {
     "monitor: no mode": ({"monitor": "valid/f1"}, "expected mode='min' or mode='max'"),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
-    "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between 2 shards"),
+    "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between shards"),
     "keep_best": ({"early_stop_patience": 2, "keep_best": False}, "keep_best is off"),
     "save_every_epochs": ({"train": Iterable(), "save_every_epochs": 0}, "every_epochs is 0"),
     "eval_every_steps": ({"train": Iterable(), "eval_every_steps": 2}, "save inside epochs"),
