@@ -9,9 +9,9 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import make_batch, read_samples
-from paddle_mnist.data.forking import forked, warn_of_open_files
+from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
-from paddle_mnist.data.workers import map_in_workers, with_little_shared_memory
+from paddle_mnist.data.workers import map_in_workers, read_by_paddle
 
 
 def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
@@ -45,10 +45,8 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
     if batches.num_workers:
         warn_of_open_files(batches.dataset)
     is_map_style = not isinstance(batches.dataset, paddle.io.IterableDataset)
-    if not is_map_style or batches.batch_sampler is None or batches._persistent_workers:
-        if batches.num_workers:
-            batches = with_little_shared_memory(batches)
-        yield from forked(batches) if batches.num_workers else batches
+    if not is_map_style or batches.batch_sampler is None:
+        yield from read_by_paddle(batches)
         return
     collate_fn, sampler = batches.collate_fn or default_collate_fn, cast(Any, batches.batch_sampler)
     read = functools.partial(_read, batches.dataset, collate_fn)

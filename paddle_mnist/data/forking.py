@@ -3,9 +3,8 @@
 import errno
 import gc
 import io
-import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import paddle
@@ -24,13 +23,11 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     In a worker, Python's collector would destroy what earlier loaders have left, and wait for ever
     for threads of theirs that were not forked. So all that is there, garbage too, is hidden from
     the collector of the workers. An iterator that is only dropped keeps its threads, which keep it,
-    and its workers.
+    and its workers. The loader may not have persistent workers.
     """
-    is_over = False
     iterator: Any = _started(loader)  # Paddle's types leave out its private methods
     try:
         yield from iterator
-        is_over = True
     except SystemError as error:  # Paddle's, of many lines
         raise ProcessError(
             f"one of the {loader.num_workers} workers that read the data has died "
@@ -39,11 +36,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
             exit_code=1,
         ) from error
     finally:
-        is_persistent = getattr(loader, "_persistent_workers", False)
-        if not is_over or not is_persistent:
-            iterator._try_shutdown_all()
-        if not is_over and is_persistent:
-            loader._iterator = None  # Paddle fails to begin again with workers inside an epoch
+        iterator._try_shutdown_all()
 
 
 def warn_of_open_files(dataset: Any) -> None:
@@ -98,19 +91,3 @@ def _end_workers(error: Exception) -> None:
             for worker in getattr(iterator, "_workers", []):
                 worker.kill()
                 worker.join()
-
-
-_set_handler: Callable[[], None] = dataloader_iter._set_SIGCHLD_handler
-
-
-def _set_handler_in_main_thread() -> None:
-    """Install Paddle's handler of SIGCHLD, which Python allows in the main thread alone.
-
-    Without it, as in other threads, Paddle notices only after some seconds that a worker has died.
-    """
-    if threading.current_thread() is threading.main_thread():
-        _set_handler()
-
-
-# Otherwise Paddle could not start workers from a thread that is not the main one.
-dataloader_iter._set_SIGCHLD_handler = _set_handler_in_main_thread

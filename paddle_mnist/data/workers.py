@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,21 +73,21 @@ def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: in
         init(number)
 
 
-def with_little_shared_memory(loader: paddle.io.DataLoader) -> paddle.io.DataLoader:
-    """Return a loader whose workers send through pipes where shared memory is small.
+def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Return an iterator over the batches of a loader of which nothing is known.
 
-    Where it is full, the loader has no workers. For a loader that Paddle reads itself, of whose
-    batches nothing is known; where there is room, it is returned as it is.
+    Its workers send through pipes where shared memory is small; where it is full, there are none.
+    They end with the epoch, as those that persist would not see what the next epoch changes.
     """
-    has_workers = _can_start(loader.num_workers)
-    if has_workers and (not loader.use_shared_memory or _room() >= SMALL):
-        return loader
     loader = copy.copy(loader)
-    loader.num_workers = loader.num_workers if has_workers else 0
-    if has_workers:
+    loader._persistent_workers = False
+    if not loader.num_workers or not _can_start(loader.num_workers):
+        loader.num_workers = 0
+        return iter(loader)
+    if loader.use_shared_memory and _room() < SMALL:
         _say_it_is_small()
         loader.use_shared_memory = False
-    return loader
+    return forked(loader)
 
 
 def _room() -> int:
@@ -101,7 +102,13 @@ def _room() -> int:
 
 
 def _can_start(num_workers: int) -> bool:
-    """Return whether there is shared memory for the semaphores of workers; say it if not."""
+    """Return whether workers can start; warn if not: they need shared memory for semaphores."""
+    if threading.current_thread() is not threading.main_thread():  # a signal handler of Paddle's
+        warn_once(
+            "threads",
+            "workers start only from the main thread, so the data are read in this thread",
+        )
+        return False
     try:
         multiprocessing.Lock()
     except OSError as error:  # it may not be writable

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import namedtuple
 
 import numpy as np
@@ -475,6 +476,18 @@ def test_workers_end_with_their_epoch(make, batches):
     with contextlib.suppress(DataError), contextlib.closing(loader.epoch(0)) as iterator:
         list(itertools.islice(iterator, batches))
     assert set(multiprocessing.active_children()) <= others
+
+
+def test_loader_with_workers_reads_by_itself_in_another_thread(lines):
+    read = []
+    own, with_workers = (
+        BatchLoader(Numbered(9, noisy), 2, seed=3, num_workers=number) for number in (0, 2)
+    )
+    thread = threading.Thread(target=lambda: read.extend(epochs_of(with_workers)))
+    thread.start()
+    thread.join()
+    assert read == epochs_of(own)
+    assert len([line for line in lines() if "only from the main thread" in line]) == 1
 
 
 def killed(index):
