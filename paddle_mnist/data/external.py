@@ -12,7 +12,7 @@ from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import data_error, make_batch, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.loader import BatchLoader, length_of, require_length
-from paddle_mnist.data.sampler import BatchSampler, Shard
+from paddle_mnist.data.sampler import SeededOrder, Shard, require_batch_size
 from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import Loader
@@ -31,9 +31,8 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
     def __init__(
         self, dataset: MapDataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
     ):
-        self.batch_size = batch_size  # which DataLoader reads
-        self._dataset, self._samples = dataset, len(dataset)
-        self._sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
+        self.batch_size = require_batch_size(batch_size)  # which DataLoader reads
+        self._dataset, self._order = dataset, SeededOrder(len(dataset), seed, shuffle)
         self._epoch = self._start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -41,13 +40,14 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
         self._epoch, self._start = epoch, start
 
     def __iter__(self) -> Iterator[list[int]]:
-        require_length(self._dataset, self._samples)
-        for batch in self._sampler.batches(self._epoch, self._start):
-            yield batch.tolist()
+        require_length(self._dataset, self._order.length)
+        order = self._order(self._epoch).tolist()
+        for first in range(self._start * self.batch_size, len(order), self.batch_size):
+            yield order[first : first + self.batch_size]
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return len(self._sampler)
+        return -(-self._order.length // self.batch_size)
 
 
 class ExternalLoader(Loader):

@@ -4,14 +4,20 @@ import copy
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset
 from paddle_mnist.data.collate import tensors
 from paddle_mnist.data.forking import warn_of_open_files
-from paddle_mnist.data.sampler import BatchSampler, EpochOrder, Shard, ShardSpec
+from paddle_mnist.data.sampler import (
+    EpochOrder,
+    SeededOrder,
+    Shard,
+    ShardSpec,
+    require_batch_size,
+)
 from paddle_mnist.data.seeding import TRAIN
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
@@ -63,17 +69,19 @@ class BatchLoader(Loader):
         self.dataset = dataset
         self._samples = len(dataset)
         self.num_workers = num_workers
+        self.batch_size = require_batch_size(batch_size)
         self.shard_spec: Optional[ShardSpec] = None
-        epoch_order = EpochOrder(order, self._samples) if order else None
-        length = len(epoch_order(0)) if epoch_order else self._samples
-        self.sampler = BatchSampler(length, batch_size, seed, shuffle, epoch_order)
+        self.order: Union[SeededOrder, EpochOrder] = (
+            EpochOrder(order, self._samples) if order else SeededOrder(self._samples, seed, shuffle)
+        )
+        self._end = self.order.length  # how many samples of the order an epoch reads
         if drop_last:
-            self.sampler = replace(self.sampler, used=length - length % batch_size)
+            self._end -= self._end % batch_size
         self._read = BatchReader(dataset, seed, collate_fn, split)
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return len(self.sampler)
+        return -(-self._end // self.batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -81,7 +89,7 @@ class BatchLoader(Loader):
 
     @property
     def own_order(self) -> Optional[EpochOrder]:
-        return self.sampler.own_order
+        return self.order if isinstance(self.order, EpochOrder) else None
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
         """Return a loader of the same samples in shards.
@@ -90,7 +98,7 @@ class BatchLoader(Loader):
         """
         other = copy.copy(self)
         other.shard_spec = shard_spec
-        other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
+        other.batch_size = self.batch_size * batches
         return other
 
     def ending_after(self, steps: int) -> "BatchLoader":
@@ -101,8 +109,7 @@ class BatchLoader(Loader):
                 "expected at most as many: more epochs read the data again"
             )
         other = copy.copy(self)
-        used = min(steps * self.sampler.batch_size, self.sampler.end)
-        other.sampler = replace(self.sampler, used=used)
+        other._end = min(steps * self.batch_size, self._end)
         return other
 
     def __iter__(self) -> Iterator[Any]:
@@ -141,10 +148,10 @@ class BatchLoader(Loader):
 
     def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
         """Return the indices of the samples of a batch, or of one of its shards."""
-        place = next(self.sampler.batch_slices(number))
+        place = next(self._places(number))
         if self.shard_spec:
             place = {index: part for index, part, _ in self.shard_spec.slices(place)}[shard]
-        return self.sampler.order(epoch)[place]
+        return self.order(epoch)[place]
 
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
         index = self.indices(epoch, number, shard)[row]
@@ -152,13 +159,18 @@ class BatchLoader(Loader):
 
     def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list[Shard]]:
         """Yield the shards of each batch that this process reads, with indices as `batch`."""
-        order, spec = self.sampler.order(epoch), self.shard_spec
-        for place in self.sampler.batch_slices(start, stride):
+        order, spec = self.order(epoch), self.shard_spec
+        for place in self._places(start, stride):
             size = place.stop - place.start
             yield [
                 Shard(order[part].tolist(), index, samples, size, epoch, part.start)
                 for index, part, samples in (spec.slices(place) if spec else [(0, place, size)])
             ]
+
+    def _places(self, start: int, stride: int = 1) -> Iterator[slice]:
+        """Yield the places in the order of batches from number `start` on, every `stride`-th."""
+        for first in range(start * self.batch_size, self._end, stride * self.batch_size):
+            yield slice(first, min(first + self.batch_size, self._end))
 
     def _load(self, shards: Iterator[Shard]) -> Iterator[Any]:
         if not self.num_workers:

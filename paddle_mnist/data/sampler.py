@@ -1,13 +1,43 @@
-"""The order of samples, from (seed, epoch) or from the caller, and its division into shards."""
+"""The order of samples, from (seed, epoch) or from the caller, and its division into shards.
+
+An order is a function from the epoch to the indices of its samples, int64 [length].
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
 from paddle_mnist.data.collate import data_error, num_samples
 from paddle_mnist.errors import CheckpointError, ConfigError
+
+
+def require_batch_size(batch_size: int) -> int:
+    """Return the batch size. Raises ConfigError for one below 1."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}; expected at least 1")
+    return batch_size
+
+
+@dataclass(frozen=True)
+class SeededOrder:
+    """The order of the samples of each epoch: drawn by (seed, epoch), or always the same.
+
+    length: the number of samples, each of which comes once in an epoch.
+    """
+
+    length: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        """Return the indices of an epoch's samples, int64 [length]."""
+        # RandomState, not Generator: NumPy promises that its stream never changes (NEP 19), so a
+        # run that is resumed with another NumPy keeps its order.
+        random = np.random.RandomState([self.seed, epoch])
+        samples = np.arange(self.length)
+        return random.permutation(samples) if self.shuffle else samples
 
 
 class EpochOrder:
@@ -17,15 +47,17 @@ class EpochOrder:
     the loss of each sample. Its result is part of the state: a run that resumes inside an epoch
     reads the rest of the epoch in the same order.
 
-    order: (epoch) -> the indices of the epoch's samples, int64 [N].
-    length: of the dataset.
+    order: (epoch) -> the indices of the epoch's samples, int64 [N]; N is the same in every epoch.
+    samples: the length of the dataset.
 
     A call raises ConfigError for indices of another type or shape, or outside the dataset.
     """
 
-    def __init__(self, order: Callable[[int], np.ndarray], length: int):
-        self._order, self._length = order, length
+    def __init__(self, order: Callable[[int], np.ndarray], samples: int):
+        self._order, self._samples = order, samples
         self._epoch, self._indices = -1, np.zeros(0, np.int64)
+        self.length = 0  # N, known from the first epoch on
+        self.length = len(self(0))
 
     def __call__(self, epoch: int) -> np.ndarray:
         """Return the indices of an epoch's samples, int64 [N]."""
@@ -37,7 +69,7 @@ class EpochOrder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of the last epoch, and the indices of its samples."""
-        small = np.min_scalar_type(self._length)
+        small = np.min_scalar_type(self._samples)
         return {"epoch": self._epoch, "indices": self._indices.astype(small)}
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -48,74 +80,14 @@ class EpochOrder:
         self._keep(epoch, indices, CheckpointError, f"the saved order of epoch {epoch}")
 
     def _keep(self, epoch: int, indices: np.ndarray, error: type[Exception], name: str) -> None:
-        expected = f"expected indices from 0 to {self._length - 1}, int64 [N]"
+        expected = f"expected indices from 0 to {self._samples - 1}, int64 [N]"
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or not len(indices):
             raise error(f"{name} is {indices.dtype} {list(indices.shape)}; {expected}")
-        if not 0 <= indices.min() <= indices.max() < self._length:
+        if not 0 <= indices.min() <= indices.max() < self._samples:
             raise error(f"{name} has indices from {indices.min()} to {indices.max()}; {expected}")
+        if self.length not in (0, len(indices)):
+            raise error(f"{name} has {len(indices)} samples; expected {self.length}, as in epoch 0")
         self._epoch, self._indices = epoch, indices.astype(np.int64)
-
-
-@dataclass(frozen=True)
-class BatchSampler:
-    """Divides epochs into batches; the last batch of an epoch may be short.
-
-    Stateless, except for `own_order`.
-
-    length: number of samples an epoch; by default each of them comes once.
-    own_order: gives the indices of the samples of an epoch, in place of seed and shuffle; as many
-        in every epoch.
-    used: how many samples of the order are read, by default all.
-    """
-
-    length: int
-    batch_size: int
-    seed: int = 0
-    shuffle: bool = True
-    own_order: Optional[EpochOrder] = None
-    used: Optional[int] = None
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}; expected at least 1")
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return -(-self.end // self.batch_size)
-
-    @property
-    def end(self) -> int:
-        """The number of samples that an epoch reads."""
-        return self.length if self.used is None else self.used
-
-    def order(self, epoch: int) -> np.ndarray:
-        """Return the indices of an epoch's samples in order, int64 [length]."""
-        if self.own_order is not None:
-            order = self.own_order(epoch)
-            if len(order) != self.length:
-                raise ConfigError(
-                    f"the order has {len(order)} samples in epoch {epoch}, {self.length} in epoch "
-                    "0; expected as many in every epoch"
-                )
-            return order
-        # RandomState, not Generator: NumPy promises that its stream never changes (NEP 19), so a
-        # run that is resumed with another NumPy keeps its order.
-        random = np.random.RandomState([self.seed, epoch])
-        samples = np.arange(self.length)
-        return random.permutation(samples) if self.shuffle else samples
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
-        """Return the batches of an epoch from number `start` on.
-
-        Each is an array of indices, int64 [at most batch_size].
-        """
-        order = self.order(epoch)
-        return (order[batch] for batch in self.batch_slices(start))
-
-    def batch_slices(self, start: int = 0, stride: int = 1) -> Iterator[slice]:
-        """Yield the positions in the order of batches from `start` on, every `stride`-th."""
-        for first in range(start * self.batch_size, self.end, stride * self.batch_size):
-            yield slice(first, min(first + self.batch_size, self.end))
 
 
 @dataclass(frozen=True)

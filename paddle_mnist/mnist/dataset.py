@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 import paddle
 
-from paddle_mnist.data.sampler import BatchSampler
+from paddle_mnist.data.sampler import require_batch_size
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import CLASSES
 from paddle_mnist.mnist.images import Images, open_data
@@ -140,7 +140,7 @@ def load_data(
     unequal length into equally many batches.
     """
     dataset = MnistDataset(mode, data)
-    sampler = BatchSampler(len(dataset), batch_size, shuffle=False)
+    require_batch_size(batch_size)
     order = list(range(len(dataset)))
 
     def shuffled() -> list[int]:
@@ -150,7 +150,7 @@ def load_data(
     def data_generator() -> Batches:
         batches: Iterable[np.ndarray]
         if mode != "train":
-            batches = sampler.batches(0)
+            batches = np.split(np.arange(len(dataset)), range(batch_size, len(dataset), batch_size))
         else:
             world = current_world()
             batches = _batches_of_rank(np.array(world.run_on_main(shuffled)), batch_size, world)

@@ -126,7 +126,7 @@ class ReplayOrder:
 
     def __call__(self, epoch: int) -> np.ndarray:
         """Return the indices of an epoch's images, int64 [num_new + num_replayed]."""
-        random = np.random.RandomState([self.seed, epoch])  # see `BatchSampler.order`
+        random = np.random.RandomState([self.seed, epoch])  # see `SeededOrder`
         drawn = random.permutation(self.num_old)[: self.num_replayed]
         samples = np.concatenate([np.arange(self.num_new), self.num_new + drawn])
         return random.permutation(samples) if self.shuffle else samples

@@ -95,7 +95,7 @@ def test_replay_draws_its_share_again_for_every_epoch(tiny):
     loader = BatchLoader(TrainingSet(new, old), 32, order=ReplayOrder(len(new), len(old), 0.2, 1))
     epochs = []
     for epoch in range(2):
-        order = loader.sampler.order(epoch)
+        order = loader.order(epoch)
         assert sorted(order[order < len(new)]) == list(range(len(new)))  # each new one once
         epochs.append({index for index in order if index >= len(new)})
         assert len(epochs[-1]) == (order >= len(new)).sum()  # no old one twice
