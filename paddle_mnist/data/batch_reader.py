@@ -9,7 +9,6 @@ import paddle
 
 from paddle_mnist.data.collate import batch_of, data_error, make_batch, read_samples, some
 from paddle_mnist.data.sampler import Shard
-from paddle_mnist.data.sampler_state import set_epoch
 from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.data.stacking import COPIED
 from paddle_mnist.errors import ConfigError
@@ -88,6 +87,12 @@ class BatchReader:
     @property
     def _source(self) -> str:
         return type(self.dataset).__name__
+
+
+def set_epoch(part: Any, epoch: int, **place: int) -> None:
+    """Call the method `set_epoch` of an object that has one."""
+    if hasattr(part, "set_epoch"):
+        part.set_epoch(epoch, **place)
 
 
 def _batch_method(dataset: Any, collate_fn: Optional[CollateFn]) -> Optional[Callable[..., Any]]:

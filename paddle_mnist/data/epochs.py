@@ -1,17 +1,46 @@
-"""Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all."""
+"""Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all.
 
+Paddle's own samplers draw from NumPy's global generator, or are told the epoch. A sampler of the
+caller's own may also keep a generator of its own, or count its epochs: before an epoch it is put
+where it then stands.
+"""
+
+import copy
 import functools
+import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Optional, cast
 
+import numpy as np
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.batch_reader import CollateFn, MapDataset
+from paddle_mnist.data.batch_reader import CollateFn, MapDataset, set_epoch
 from paddle_mnist.data.collate import make_batch, read_samples
 from paddle_mnist.data.forking import warn_of_open_files
-from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
+from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers, read_by_paddle
+
+# What a sampler counts and draws with. A dataset, say, is not its state.
+KEPT: tuple[type, ...] = (bool, int, float, str, type(None))
+KEPT += (np.random.RandomState, np.random.Generator, random.Random)
+State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
+
+
+@dataclass
+class _History:
+    """The past of a batch sampler.
+
+    states: at the beginnings of epochs, by epoch: the first, and the newest. next_epoch: the one
+    that it is about to begin; None inside an epoch.
+    """
+
+    states: dict[int, State]
+    next_epoch: Optional[int] = 0
+
+
+HISTORY = "_paddle_mnist_history"  # the attribute of a batch sampler that holds it
 
 
 def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
@@ -79,3 +108,53 @@ def _init_worker(
     vars(paddle.io.get_worker_info())["dataset"] = dataset
     if worker_init_fn:
         worker_init_fn(number)
+
+
+def begin_epoch(batch_sampler: Any, epoch: int) -> None:
+    """Bring a sampler of the caller's own into its state at the beginning of an epoch.
+
+    Where that is not known, as in a resumed training, it iterates over the epochs before, from the
+    state in which it was first seen. After the epoch before it is left as it is.
+    """
+    is_own = any(map(_is_of_the_callers_own, _parts(batch_sampler)))
+    if not is_own or not hasattr(batch_sampler, "__dict__"):
+        return
+    if HISTORY not in vars(batch_sampler):
+        vars(batch_sampler)[HISTORY] = _History({0: _state(batch_sampler)})
+    history = vars(batch_sampler)[HISTORY]
+    if history.next_epoch != epoch:
+        known = max(number for number in history.states if number <= epoch)
+        for part, values in zip(_parts(batch_sampler), copy.deepcopy(history.states[known])):
+            vars(part).update(values)
+        with generators_restored():
+            for number in range(known, epoch):
+                for part in _parts(batch_sampler):
+                    set_epoch(part, number)
+                for _ in batch_sampler:
+                    pass
+    history.states = {epoch: _state(batch_sampler), 0: history.states[0]}
+    history.next_epoch = None
+
+
+def end_epoch(batch_sampler: Any, epoch: int) -> None:
+    """Note that a sampler has come to the end of an epoch."""
+    history = getattr(batch_sampler, HISTORY, None)
+    if history:
+        history.next_epoch = epoch + 1
+
+
+def _parts(batch_sampler: Any) -> list[Any]:
+    parts = (batch_sampler, getattr(batch_sampler, "sampler", None))
+    return [part for part in parts if hasattr(part, "__dict__")]
+
+
+def _is_of_the_callers_own(part: Any) -> bool:
+    return not type(part).__module__.startswith(("paddle.", "paddle_mnist."))
+
+
+def _state(batch_sampler: Any) -> State:
+    kept = [
+        {name: value for name, value in vars(part).items() if isinstance(value, KEPT)}
+        for part in _parts(batch_sampler)
+    ]
+    return copy.deepcopy(kept)
