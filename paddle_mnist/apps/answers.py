@@ -8,7 +8,8 @@ import numpy as np
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.infer import digit_scores, reads_digits
+from paddle_mnist.mnist.detector import digit_scores
+from paddle_mnist.mnist.infer import reads_digits
 from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.reading import reading

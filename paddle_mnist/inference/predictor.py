@@ -51,10 +51,7 @@ class Predictor:
         parallel: int = 1,
         batch_size: int = 256,
     ):
-        counts = {"threads": threads, "parallel": parallel, "batch_size": batch_size}
-        for name, value in counts.items():
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} is {value!r}; expected a whole number, at least 1")
+        check_counts(threads=threads, parallel=parallel, batch_size=batch_size)
         folder = Path(folder)
         if not is_exported(folder):
             raise CheckpointError(_not_exported(folder))
@@ -149,6 +146,13 @@ class Predictor:
                 f"{recorded or ', '.join(self.outputs)}; export again"
             )
         return computed
+
+
+def check_counts(**counts: int) -> None:
+    """Raise ConfigError unless each value is a whole number, at least 1."""
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} is {value!r}; expected a whole number, at least 1")
 
 
 def is_exported(folder: Path) -> bool:

@@ -19,11 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import paddle
+from paddle.nn import functional as F
 
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist import pretrained
+from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.export import DIVISOR, conv_for
+from paddle_mnist.mnist.model import MNIST
 
-FEATURES = "max_pool2"  # an output of the exported net: 20 maps of 7 x 7
 MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # pixels down and to the right
 THRESHOLD = 0.5  # a score below it: probably not one digit
 FILE = Path(__file__).parent / "pretrained" / "detector.npz"
@@ -49,7 +53,7 @@ class Detector:
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Return how much each image looks like one digit: float64 [N], 0 to 1.
 
-        features: float [M, N, 980], FEATURES of the packaged net for the images that `moved` gives.
+        features: float [M, N, 980], what `packaged_features` gives for the images of `moved`.
         """
         logits = np.clip(self.logits(features).mean(axis=0), -50, 50).astype(np.float64)
         scores: np.ndarray = 1 / (1 + np.exp(-logits))
@@ -89,6 +93,40 @@ def moved(images: np.ndarray) -> np.ndarray:
     height, width = images.shape[1:]
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     return np.stack([padded[:, 1 - y : 1 - y + height, 1 - x : 1 - x + width] for y, x in MOVES])
+
+
+@functools.lru_cache(1)
+def packaged_net() -> MNIST:
+    """Return the net with the weights that come with the package."""
+    net = MNIST(pretrained=True)
+    net.eval()
+    return net
+
+
+@paddle.no_grad()
+def packaged_features(images: np.ndarray) -> paddle.Tensor:
+    """Return the features of the packaged net: uint8 [..., 28, 28] -> float32 [..., 980]."""
+    pixels = paddle.to_tensor(images.reshape(-1, 1, SIZE, SIZE).astype(np.float32) / DIVISOR)
+    net = packaged_net()
+    net.fast_conv = conv_for(len(pixels))
+    return net.features(pixels).reshape([*images.shape[:-2], -1])
+
+
+def digit_scores(images: np.ndarray) -> np.ndarray:
+    """Return how much each image looks like one digit: float64 [N], 0 to 1; see `Detector`.
+
+    images: uint8 [N, 28, 28], as `read_digit` makes them. Whichever weights read the digits, the
+    scores are those of the weights that come with the package.
+    """
+    return packaged_detector().scores(packaged_features(moved(images)).numpy())
+
+
+@paddle.no_grad()
+def packaged_answers(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the packaged net's probabilities, float32 [N, 10], and `digit_scores`, of one pass."""
+    features = packaged_features(moved(images))
+    probabilities = F.softmax(packaged_net().fc(features[MOVES.index((0, 0))]))
+    return probabilities.numpy(), packaged_detector().scores(features.numpy())
 
 
 @functools.lru_cache(1)

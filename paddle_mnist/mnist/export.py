@@ -24,6 +24,7 @@ from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 CHECKED = 100  # images
+FEW = 64  # images, which Paddle's layers have computed before the compiled loops are loaded
 INPUT = "images"
 USUAL_OUTPUTS = ("logits", "probabilities")  # of any net
 OUTPUTS = {  # of the tutorial's, and the shape of each for one image
@@ -83,11 +84,17 @@ class ExportedModel(nn.Layer):
     """A net as it is exported: from pixels, uint8 [B, 28, 28], to chosen outputs.
 
     Pixels are 0 to 255, white on black. outputs: names of `outputs_of` the net; a layer's name
-    stands for its output, float32 [B, channels, height, width].
+    stands for its output, float32 [B, channels, height, width]. Raises ConfigError for others.
     """
 
     def __init__(self, model: nn.Layer, outputs: Sequence[str]):
         super().__init__()
+        unknown = [name for name in outputs if name not in outputs_of(model)]
+        if unknown or not outputs or len(set(outputs)) < len(outputs):
+            raise ConfigError(
+                f"outputs are {','.join(outputs) or 'none'}; expected some of "
+                f"{', '.join(outputs_of(model))}, each once"
+            )
         self.model: Any = model if is_tutorials(model) else DigitNet(model)
         self.outputs = tuple(outputs)
 
@@ -97,6 +104,7 @@ class ExportedModel(nn.Layer):
         hooks = [
             layer.register_forward_post_hook(functools.partial(_keep_output, values, name))
             for name, layer in self.model.named_children()
+            if name in self.outputs
         ]
         values["logits"] = self.model.logits(pixels)
         for hook in hooks:
@@ -109,6 +117,11 @@ def _keep_output(
     values: dict[str, paddle.Tensor], name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor
 ) -> None:
     values[name] = output
+
+
+def conv_for(count: int) -> str:
+    """Return the `fast_conv` with which a net computes so many images without waiting."""
+    return "auto" if count >= FEW else "off"
 
 
 def is_tutorials(model: Any) -> bool:
@@ -145,12 +158,6 @@ def export_model(
     """
     if not isinstance(model, nn.Layer):
         raise ConfigError(f"the model is a {type(model).__name__}; expected a paddle.nn.Layer")
-    unknown = [name for name in outputs if name not in outputs_of(model)]
-    if unknown or not outputs or len(set(outputs)) < len(outputs):
-        raise ConfigError(
-            f"outputs are {','.join(outputs) or 'none'}; expected some of "
-            f"{', '.join(outputs_of(model))}, each once"
-        )
     return export_layer(
         ExportedModel(model, outputs),
         folder,

@@ -5,7 +5,7 @@ import io
 import struct
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
@@ -78,38 +78,39 @@ def _errors_in_one_line() -> Iterator[None]:
         raise DataError(f"cannot be read ({summary(error)}); report this") from error
 
 
-@_errors_in_one_line()
 def read_digit(picture: Union[str, Path, bytes]) -> Digit:
     """Read the digit in a file, or in a file's bytes. Raises DataError, in one line.
 
     If there are several shapes, `shapes` of the answer says how many, and its pixels show all.
     An image that is of MNIST's format already is taken as it is.
     """
-    opened = open_picture(picture)
-    pixels = in_mnist_format(opened.brightness)
-    if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
-        return Digit(pixels, 1, shapes[0].box)
-    drawing = _find(opened, WORKING_SIDE)
-    if len(drawing.shapes) == 1:
-        return drawing.digits()[0]
-    page = _find(opened, PAGE_SIDE)  # small shapes need more pixels
-    if len(page.shapes) == 1:
-        return page.digits()[0]
-    height, width = page.ink.shape
-    everything = Shape(Box(0, 0, width, height), page.ink > otsu(page.ink))
-    return Digit(cut_out(page.ink, everything), len(page.shapes))
+    return read_digits(picture, many=False)[0]
 
 
 @_errors_in_one_line()
-def read_digits(picture: Union[str, Path, bytes]) -> list[Digit]:
+def read_digits(picture: Union[str, Path, bytes], many: bool = True) -> list[Digit]:
     """Read every digit in a file, or in a file's bytes, in reading order. Raises DataError.
 
-    They are found as shapes: rows from the top, each from the left. One digit is read as by
-    `read_digit`.
+    They are found as shapes: rows from the top, each from the left.
+    many: False: several shapes are one `Digit`, as of `read_digit`.
     """
-    data = _read_bytes(picture)
-    page = _find(open_picture(data), PAGE_SIDE)
-    return page.digits() if len(page.shapes) > 1 else [read_digit(data)]
+    opened = open_picture(picture)
+    pixels = in_mnist_format(opened.brightness)
+    if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
+        return [Digit(pixels, 1, shapes[0].box)]
+    surfaces = _surfaces(opened)
+    page = _find(surfaces, PAGE_SIDE) if many else None
+    if page and len(page.shapes) > 1:
+        return page.digits()
+    drawing = _find(surfaces, WORKING_SIDE)
+    if len(drawing.shapes) == 1:
+        return drawing.digits()
+    page = page or _find(surfaces, PAGE_SIDE)  # small shapes need more pixels
+    if len(page.shapes) == 1:
+        return page.digits()
+    height, width = page.ink.shape
+    everything = Shape(Box(0, 0, width, height), page.ink > otsu(page.ink))
+    return [Digit(cut_out(page.ink, everything), len(page.shapes))]
 
 
 def open_picture(picture: Union[str, Path, bytes]) -> Picture:
@@ -247,27 +248,38 @@ class _Drawing:
         ]
 
 
-def _find(picture: Picture, side: int) -> _Drawing:
-    """Find the shapes on the sheet in a picture, or in all of it, scaled down to so many pixels."""
-    sheet = find_sheet(picture.brightness)
-    if sheet is not None:
-        lengths = np.linalg.norm(sheet - np.roll(sheet, -1, axis=0), axis=1)
-        extent = np.ceil((lengths[:2] + lengths[2:]) / 2)
-        upright = UNIT * extent + (2 * UNIT - 1) * SHEET_RIM * extent.max()
-        matrix = cv2.getPerspectiveTransform(sheet, upright.astype(np.float32))
-        flat = cv2.warpPerspective(picture.brightness, matrix, extent.astype(int).tolist())
+def _surfaces(picture: Picture) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the sheet in a picture, laid flat, if one is found, and then all of the picture.
+
+    With each comes the perspective from its pixels to those of the file, float [3, 3].
+    """
+    brightness = picture.brightness
+    to_file = _scaling(brightness.shape, (picture.height, picture.width))
+    sheet = find_sheet(brightness)
+    if sheet is None:
+        return [(brightness, to_file)]
+    lengths = np.linalg.norm(sheet - np.roll(sheet, -1, axis=0), axis=1)
+    extent = np.ceil((lengths[:2] + lengths[2:]) / 2)
+    upright = UNIT * extent + (2 * UNIT - 1) * SHEET_RIM * extent.max()
+    matrix = cv2.getPerspectiveTransform(sheet, upright.astype(np.float32))
+    flat = cv2.warpPerspective(brightness, matrix, extent.astype(int).tolist())
+    return [(flat, to_file @ np.linalg.inv(matrix)), (brightness, to_file)]
+
+
+def _find(surfaces: Sequence[tuple[np.ndarray, np.ndarray]], side: int) -> _Drawing:
+    """Find the shapes on the first surface that has ink on it, scaled down to so many pixels."""
+    *sheets, everything = surfaces
+    for brightness, to_file in sheets:
         with contextlib.suppress(DataError):  # nothing is on it
-            return _find_on(flat, np.linalg.inv(matrix), picture, side)
-    return _find_on(picture.brightness, np.eye(3), picture, side)
+            return _find_on(brightness, to_file, side)
+    return _find_on(*everything, side)
 
 
-def _find_on(sheet: np.ndarray, matrix: np.ndarray, picture: Picture, side: int) -> _Drawing:
-    """Find the shapes on a sheet; a perspective takes its pixels to the picture's."""
-    scale = min(1, side / max(sheet.shape))
-    ink = find_ink(cv2.resize(sheet, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), side)
-    to_sheet = _scaling(ink.shape, sheet.shape)
-    to_file = _scaling(picture.brightness.shape, (picture.height, picture.width))
-    return _Drawing(ink, find_shapes(ink), to_file @ matrix @ to_sheet)
+def _find_on(brightness: np.ndarray, to_file: np.ndarray, side: int) -> _Drawing:
+    scale = min(1, side / max(brightness.shape))
+    scaled = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    ink = find_ink(scaled, side)
+    return _Drawing(ink, find_shapes(ink), to_file @ _scaling(ink.shape, brightness.shape))
 
 
 def _scaling(shape: tuple[int, ...], larger: tuple[int, ...]) -> np.ndarray:

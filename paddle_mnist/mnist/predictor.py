@@ -1,31 +1,35 @@
 """Run a trained or exported MNIST model on images in the forms in which they usually come."""
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import queue
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
+import paddle
+from paddle import nn
 
 from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.exported import ABOUT, Input
-from paddle_mnist.inference.predictor import InferenceFn, Predictor, is_exported
+from paddle_mnist.inference.predictor import InferenceFn, Predictor, check_counts, is_exported
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import (
     DIVISOR,
     INPUT,
     OUTPUTS,
     USUAL_OUTPUTS,
-    export_model,
+    ExportedModel,
+    conv_for,
     is_tutorials,
     signature,
 )
+from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import OwnNet, load_net, load_program, saved_program
 from paddle_mnist.system.arrays import as_array
-from paddle_mnist.system.files import temporary_folder
+from paddle_mnist.system.devices import select_device
 
 log = logging.getLogger("paddle_mnist")
 
@@ -68,20 +72,22 @@ class DigitPredictor(Predictor):
 
     `run` takes images in every form that `as_pixels` accepts, and returns float32 arrays [N, ...].
 
-    folder: the folder that the command `export` wrote, in Paddle's format or as ONNX; or a run, a
-        checkpoint, a `.pdparams` file, "latest", "best" or "pretrained", as `load_model` takes
-        them, which is exported for this process alone. So is what `export_run` or `paddle.jit.save`
-        wrote of another net, which takes float32 (pixels / 256) or uint8 [N, 1, 28, 28] and gives
-        logits or probabilities [N, 10].
-    device: "auto", "cpu" or "gpu:N", for Paddle's format; ONNX runs on the CPU.
+    folder: a run, a checkpoint, a `.pdparams` file, "latest", "best" or "pretrained", as
+        `load_model` takes them; or the folder that the command `export` wrote, in Paddle's format
+        or as ONNX. So is what `export_run` or `paddle.jit.save` wrote of another net, which takes
+        float32 (pixels / 256) or uint8 [N, 1, 28, 28] and gives logits or probabilities [N, 10].
+    device: "auto", "cpu" or "gpu:N"; ONNX runs on the CPU.
+    batch_size: the largest number of images computed at once, which bounds the memory.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
-        with its own buffers; further calls wait. batch_size: the largest number of images computed
-        at once, which bounds the memory.
+        with its own buffers; further calls wait. Both are for exported models: weights compute one
+        call at a time, with Paddle's layers.
     run: the run that "latest", "best" or the name of a checkpoint refers to; by default the newest
-        in work/output. outputs: names of `OUTPUTS`, which weights are exported with.
+        in work/output. outputs: names of `OUTPUTS`, which the net of weights gives.
     net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
 
-    Attributes: about, the contents of `about.json`; outputs, the names of the outputs, in order.
+    Attributes: about, the contents of `about.json`, or the names of the weights and their dataset;
+    outputs, the names of the outputs, in order; is_pretrained, whether the weights are those that
+    come with the package.
     Raises CheckpointError if there is no MNIST model or it is damaged, ConfigError, and
     DeviceError.
     """
@@ -98,11 +104,36 @@ class DigitPredictor(Predictor):
         outputs: Sequence[str] = USUAL_OUTPUTS,
         net: Optional[OwnNet] = None,
     ):
-        with _exported(folder, run, outputs, net) as exported:
-            super().__init__(exported, device, threads, parallel, batch_size)
+        self.is_pretrained = str(folder) == "pretrained"
+        exported = _exported_folder(folder, run, net)
+        if exported is None:
+            check_counts(threads=threads, parallel=parallel, batch_size=batch_size)
+            select_device(device)
+            model, self.about = _open_net(folder, run, net)
+            self._run_in_python(model, outputs, batch_size)
+            return
+        super().__init__(exported, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
             self._adapt(folder)
+
+    def _run_in_python(self, model: nn.Layer, outputs: Sequence[str], batch_size: int) -> None:
+        """Compute with a net as it is, instead of an exported model."""
+        self.outputs = tuple(outputs) if is_tutorials(model) else USUAL_OUTPUTS
+        layer = ExportedModel(model, self.outputs)
+        layer.eval()
+
+        def run(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
+            if type(model) is MNIST:
+                model.fast_conv = conv_for(len(batch[INPUT]))
+            with paddle.no_grad():
+                values = layer(paddle.to_tensor(batch[INPUT]))
+            return [values[index].numpy() for index in indices]
+
+        self.signature, self.batch_size = signature(self.outputs), batch_size
+        self.output_shapes = {name: OUTPUTS[name] for name in self.outputs}
+        self._idle = queue.LifoQueue()
+        self._idle.put(run)
 
     def _adapt(self, folder: Union[str, Path]) -> None:
         """Have a custom net take images, and give logits and probabilities."""
@@ -126,43 +157,39 @@ class DigitPredictor(Predictor):
         return (as_pixels(inputs),)
 
 
-@contextlib.contextmanager
-def _exported(
-    name: Union[str, Path],
-    run: Union[str, Path, None],
-    outputs: Sequence[str],
-    net: Optional[OwnNet],
-) -> Iterator[Path]:
-    """Yield a folder with an exported model: the one that is named, or one made of weights.
+def _exported_folder(
+    name: Union[str, Path], run: Union[str, Path, None], net: Optional[OwnNet]
+) -> Optional[Path]:
+    """Return the folder of the exported model that is named; None where weights are named.
 
-    The folder may be gone afterwards. name, run, outputs, net: see `DigitPredictor`.
+    Raises ConfigError if a run or a net is given beside an exported model.
     """
     folder = Path(os.path.expanduser(name))
     program = saved_program(folder)
-    if program and (program.parent / ABOUT).exists():  # which is read as it is
+    if program and (program.parent / ABOUT).exists():
         folder, program = program.parent, None
-    about: dict[str, Any] = {}
-    if str(name) not in CHECKPOINT_WORDS and (program or is_exported(folder)):
-        other = f"the run {run}" if run is not None else net and f"the net {net}"
-        if other:
-            raise ConfigError(
-                f"{name}, an exported model, and {other} are given; expected one of them"
-            )
-        if program is None:
-            yield folder
-            return
-        model, about["weights"] = load_program(program), program.name
-    elif str(name) == "pretrained" and net is not None:
+    if str(name) in CHECKPOINT_WORDS or not (program or is_exported(folder)):
+        return None
+    other = f"the run {run}" if run is not None else net and f"the net {net}"
+    if other:
+        raise ConfigError(f"{name}, an exported model, and {other} are given; expected one of them")
+    return None if program else folder
+
+
+def _open_net(
+    name: Union[str, Path], run: Union[str, Path, None], net: Optional[OwnNet]
+) -> tuple[nn.Layer, dict[str, Any]]:
+    """Return a net with weights, and where they come from. For the arguments: `DigitPredictor`."""
+    program = saved_program(Path(os.path.expanduser(name)))
+    if program and str(name) not in CHECKPOINT_WORDS:
+        return load_program(program), {"weights": program.name}
+    if str(name) == "pretrained" and net is not None:
         raise ConfigError(f"the net {net} is given without its weights; expected its run: --run")
-    else:
-        weights = find_weights(name, run)
+    weights = find_weights(name, run)
+    if name != "pretrained":
         log.info("weights: %s", weights.path)
-        model = load_net(weights, net)
-        about = {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
-    with temporary_folder() as folder:
-        names = outputs if is_tutorials(model) else USUAL_OUTPUTS
-        export_model(model, folder, names, about=about)
-        yield folder
+    model = load_net(weights, net)
+    return model, {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
 
 
 def _of_images(run: InferenceFn, spec: Input) -> InferenceFn:

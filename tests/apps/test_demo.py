@@ -20,15 +20,15 @@ from detector.non_digits import UNSEEN
 from drawn_digits import STROKES, arc, as_bytes, draw_digit
 from PIL import Image
 
+from paddle_mnist import DigitPredictor
 from paddle_mnist.apps.answers import answer
 from paddle_mnist.apps.drawing_pad import EXAMPLES
 from paddle_mnist.apps.wording import in_language, language_of
-from paddle_mnist.mnist.infer import pretrained_predictor
 
 
 @pytest.fixture(scope="module")
 def predictor():
-    return pretrained_predictor(("probabilities", "conv1", "conv2"))
+    return DigitPredictor("pretrained", outputs=("probabilities", "conv1", "conv2"))
 
 
 def test_answer_tells_digit_probabilities_and_layers(predictor):

@@ -10,18 +10,18 @@ from detector import non_digits, paper, photographs
 from drawn_digits import as_bytes, draw_digit
 from PIL import Image
 
-from paddle_mnist import MNIST
+from paddle_mnist import MNIST, DigitPredictor
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist import detector
 from paddle_mnist.mnist.detector import read_detector
 from paddle_mnist.mnist.export import export_model
-from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+from paddle_mnist.mnist.infer import read_pictures
 from paddle_mnist.mnist.pictures import read_digit
 
 
 @pytest.fixture(scope="module")
 def predictor():
-    return pretrained_predictor()
+    return DigitPredictor("pretrained")
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from paddle_mnist import DigitPredictor
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.images import open_data
-from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
+from paddle_mnist.mnist.infer import pictures_in, read_pictures
 from paddle_mnist.mnist.pictures import open_picture, read_digit
 from paddle_mnist.mnist.sheets import CAPTION
 
@@ -27,7 +28,7 @@ DRAWN = ROOT / "tests/pictures"
 
 @pytest.fixture(scope="module")
 def predictor():
-    return pretrained_predictor()
+    return DigitPredictor("pretrained")
 
 
 def test_infer_photographs_reads_each_digit(tool):

@@ -18,7 +18,6 @@ from conftest import ROOT
 from paddle_mnist.commands import run_command
 from paddle_mnist.commands._dispatch import module_name
 from paddle_mnist.metrics.console import console_logs
-from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.system.surroundings import usable_home
 
 PICTURE = str(ROOT / "tests/pictures/0-00.jpg")
@@ -109,15 +108,6 @@ def test_temporary_home_shows_what_is_in_the_read_only_one(tmp_path, monkeypatch
         assert (own / ".aws").is_dir()
         (own / "new").touch()
     assert Path.home() == home and not any(home.rglob("new"))
-
-
-def test_cache_that_cannot_be_written_logs_one_line(monkeypatch, tmp_path, lines):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
-    for _ in range(2):
-        assert pretrained_predictor(("logits",)).outputs == ("logits",)
-    (line,) = (line for line in lines() if "exported at each start" in line)
-    assert "PADDLE_MNIST_CACHE" in line
 
 
 # ------------------------------------------------------------------ what streams can encode

@@ -36,9 +36,8 @@ Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
 def measure(source: str) -> dict:
     """Count what `infer` reads: by kind of paper, of MNIST itself, of pages and of no digits."""
     from detector import non_digits, paper  # which imports OpenCV: not for --help
-    from paddle_mnist.mnist.detector import THRESHOLD
+    from paddle_mnist.mnist.detector import THRESHOLD, digit_scores
     from paddle_mnist.mnist.images import open_data
-    from paddle_mnist.mnist.infer import digit_scores
 
     data = open_data(source)
     split = data["eval"]
@@ -240,7 +239,8 @@ def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
 def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int]:
     """Count what is read of single digits on so many sheets."""
     from detector.photographs import on_a_desk
-    from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+    from paddle_mnist.mnist.infer import read_pictures
+    from paddle_mnist.mnist.predictor import DigitPredictor
 
     truths = {}
     for number in range(count):
@@ -251,7 +251,7 @@ def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int
         file = str(folder / f"{tilt}-{number:03}.png")
         picture.save(file)
         truths[file] = int(split.labels[index])
-    readings = list(read_pictures(pretrained_predictor(), truths))
+    readings = list(read_pictures(DigitPredictor("pretrained"), truths))
     return {
         "digits": count,
         "right": sum(reading.digit == truths[reading.file] for reading in readings),
@@ -263,7 +263,8 @@ def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int
 def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
     """Count what is read of so many pages."""
     from detector.photographs import hard_page
-    from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+    from paddle_mnist.mnist.infer import read_pictures
+    from paddle_mnist.mnist.predictor import DigitPredictor
 
     pages = {}
     for number in range(count):
@@ -275,7 +276,7 @@ def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
         picture.save(file)
         pages[file] = "".join(map(str, split.labels[indices])), boxes
     counts: Counter = Counter()
-    for reading in read_pictures(pretrained_predictor(), pages, many=True):
+    for reading in read_pictures(DigitPredictor("pretrained"), pages, many=True):
         truth, boxes = pages[reading.file]
         found = [
             (each.box.left, each.box.top, each.box.right, each.box.bottom)

@@ -202,10 +202,12 @@ def _rivals(values: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Scor
 
 def _features(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the packaged net's features, float32 [N, 980], and logits, float32 [N, 10]."""
-    from paddle_mnist.mnist.detector import FEATURES
-    from paddle_mnist.mnist.infer import pretrained_predictor
+    import paddle
+
+    from paddle_mnist.mnist.detector import packaged_features, packaged_net
 
     if not len(images):
         return np.zeros((0, 980), np.float32), np.zeros((0, 10), np.float32)
-    outputs = pretrained_predictor((FEATURES, "logits"), device="cpu").run(images)
-    return outputs[FEATURES].reshape(len(images), -1), outputs["logits"]
+    with paddle.no_grad():
+        features = packaged_features(images)
+        return features.numpy(), packaged_net().fc(features).numpy()
