@@ -36,6 +36,14 @@ class DataError(PaddleMnistError):
     exit_code = 3
 
 
+class PictureError(DataError):
+    """A picture cannot be read as a digit. kind: the reason in a word, for translations."""
+
+    def __init__(self, message: str, kind: str = ""):
+        super().__init__(message)
+        self.kind = kind
+
+
 class CheckpointError(PaddleMnistError):
     exit_code = 4
 

@@ -1,22 +1,23 @@
 """Serve VisualDL's dashboard of some runs, with workarounds for faults of version 2.5.3."""
 
-import contextlib
 import logging
 import os
 import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from paddle_mnist.apps.loopback import PUBLIC, LoopbackWSGI, is_loopback, listen
+from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refusal
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.system import signals
 
 log = logging.getLogger("paddle_mnist")
+
+WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def serve(
@@ -31,7 +32,8 @@ def serve(
     if not re.fullmatch(r"(/[\w.~@-]+)+", public_path):
         raise ConfigError(f"public_path is {public_path!r}; expected a path, such as /app")
     common, names = log_folders(runs)
-    with listen(host, port) as listening, _working_folder(common):
+    with listen(host, port) as listening:
+        os.chdir(common)  # VisualDL labels a run with the path that it is given
         server = _make_server(names, host, language, listening, public_path)
         for name in names:
             log.info("showing %s", name)
@@ -57,63 +59,53 @@ def _make_server(
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
+    before = signal.getsignal(signal.SIGINT)  # VisualDL makes it end the process at once
     port = listening.getsockname()[1]
-    before = signal.getsignal(signal.SIGINT)
-    app = create_app(
-        ParseArgs(
-            logdir=names,
-            host=host,
-            port=port,
-            public_path=public_path,
-            # Pages fail for browsers that ask for neither English nor Chinese.
-            language=language,
-            telemetry=False,  # on by default
-        )
-    )
-    # It makes Ctrl-C end the process at once.
+    # Pages fail for browsers that ask for neither English nor Chinese; telemetry is on by default.
+    options = {"host": host, "port": port, "public_path": public_path, "language": language}
+    app = create_app(ParseArgs(logdir=names, telemetry=False, **options))
     signal.signal(signal.SIGINT, before)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-    app = LoopbackWSGI(app) if is_loopback(host) else app
-    # A thread for each connection, for browsers open some before they have anything to ask, and
-    # one thread would wait for that: the page stands still for as long.
-    return make_server(host, port, _OneAtATime(app), threaded=True, fd=listening.fileno())
+    # A thread for each connection, for browsers open some before they have anything to ask.
+    guarded = _guarded(app, is_loopback(host))
+    return make_server(host, port, guarded, threaded=True, fd=listening.fileno())
 
 
-class _OneAtATime:
-    """A WSGI application that answers one request after the other.
+def _guarded(app: WSGI, is_loopback: bool) -> WSGI:
+    """Return a WSGI application that answers one request after the other, not of other sites.
 
     VisualDL's readers of logs are not made for several threads.
     """
+    lock = threading.Lock()
 
-    def __init__(self, app: Callable[..., Iterable[bytes]]):
-        self._app, self._lock = app, threading.Lock()
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        reason = refusal(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
+        if is_loopback and reason:
+            start_response("403 Forbidden", [*HEADERS.items()])
+            return [reason.encode()]
+        with lock:
+            return app(environ, start_response)
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        with self._lock:
-            return self._app(environ, start_response)
-
-
-@contextlib.contextmanager
-def _working_folder(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+    return answer
 
 
 def log_folders(runs: Sequence[Union[str, Path]]) -> tuple[Path, list[str]]:
-    """Return a folder, and the paths below it of the folders that VisualDL reads.
-
-    VisualDL labels a run with the path it is given; from the nearest common folder that is short.
+    """Return the nearest common folder, and the paths below it of the folders that VisualDL reads.
 
     runs: as `serve` takes them. Raises DataError when there is nothing to show.
     """
-    folders = [_log_folder(Path(run)).resolve() for run in runs or _all_runs()]
-    common = Path(os.path.commonpath([_parent_of_run(folder) for folder in folders]))
+    usual = {path.parents[2] for path in Path("work/output").glob("*/vdl/*/*/vdlrecords*")}
+    if not runs and not usual:
+        raise DataError(
+            "work/output: no run with VisualDL's files there; train first, or name a run directory"
+        )
+    folders = [_log_folder(Path(run)).resolve() for run in runs or sorted(usual)]
+    parents = [
+        # The name of a run, not only `vdl`, is part of its label.
+        folder.parents[folder == RunDirectory(folder.parent).visualdl]
+        for folder in folders
+    ]
+    common = Path(os.path.commonpath(parents))
     return common, [str(folder.relative_to(common)) for folder in folders]
 
 
@@ -128,18 +120,3 @@ def _log_folder(path: Path) -> Path:
             "VisualDL's logs"
         )
     return folder
-
-
-def _parent_of_run(folder: Path) -> Path:
-    is_run = folder == RunDirectory(folder.parent).visualdl
-    return folder.parent.parent if is_run else folder.parent
-
-
-def _all_runs() -> list[Path]:
-    """Return every run of `work/output`. Raises DataError when there is none to show."""
-    runs = sorted({path.parents[2] for path in Path("work/output").glob("*/vdl/*/*/vdlrecords*")})
-    if not runs:
-        raise DataError(
-            "work/output: no run with VisualDL's files there; train first, or name a run directory"
-        )
-    return runs

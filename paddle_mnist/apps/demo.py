@@ -1,90 +1,135 @@
-"""A page to draw a digit on, or to drop a picture into; the net answers while one draws."""
+"""A page to draw a digit on, or to drop a picture into; the net answers after each stroke."""
 
 import contextlib
 import importlib
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.apps.answers import OUTPUTS, Answer, Picture, answer_in_time
-from paddle_mnist.apps.drawing_pad import picture_bytes
-from paddle_mnist.apps.layout import STYLE, lay_out
-from paddle_mnist.apps.loopback import (
-    PUBLIC,
-    Check,
-    CheckedASGI,
-    is_for_loopback,
-    is_loopback,
-    listen,
-)
-from paddle_mnist.apps.wording import in_language, language_of, translations
-from paddle_mnist.errors import ConfigError, DeviceError
-from paddle_mnist.mnist.infer import open_predictor
+import numpy as np
+
+from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refusal
+from paddle_mnist.apps.texts import LANGUAGES, REASONS, TEXTS
+from paddle_mnist.errors import DataError, DeviceError
+from paddle_mnist.mnist import figures
+from paddle_mnist.mnist.detector import digit_scores
+from paddle_mnist.mnist.infer import open_predictor, reads_digits
+from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import DigitPredictor
+from paddle_mnist.mnist.reading import reading
 from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.surroundings import environment, without_proxies
 
 log = logging.getLogger("paddle_mnist")
 
+OUTPUTS = ("probabilities", "conv1", "conv2")  # layers are shown of models that give them
 LARGEST_BYTES = 8 * 2**20  # of a picture that is sent
 REQUEST_OVERHEAD_BYTES = 2**16  # of a request, beside the picture
 QUEUE_SIZE = 32  # requests; more are refused
 AT_ONCE = 2  # computations
 RETENTION_SECONDS = 600  # that pictures stay on the disk
+SHOWN = 280  # pixels of a picture's side
+# gradio's drawing area has no tool at first, and after it has been cleared.
+TAKE_BRUSH = "() => setTimeout(() => document.querySelector('[aria-label=Brush]')?.click(), 300)"
+
+# Words, the probability of each digit, and pictures with their titles
+Answer = tuple[str, Optional[dict[str, float]], list[tuple[np.ndarray, str]]]
 
 
-def has_size(headers: Mapping[str, str]) -> Optional[tuple[int, str]]:
-    """Check that a request's body is not too large, and of known length (see `CheckedASGI`)."""
-    length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not length.isdecimal():
-        return 411, "expected a length\n"
-    if int(length) > LARGEST_BYTES + REQUEST_OVERHEAD_BYTES:
-        return 413, f"expected at most {LARGEST_BYTES:,} bytes\n"
-    return None
+def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "en") -> Answer:
+    """Read the digit in a picture's file, and answer in a language of `LANGUAGES`.
+
+    Without a digit there are no probabilities, and the words say why. predictor: it gives
+    probabilities, and may give the outputs of layers.
+    """
+    if picture is None:
+        return _say("waiting", language), None, []
+    try:
+        digit = read_digit(Path(picture))
+    except DataError as error:
+        return _reason(getattr(error, "kind", ""), str(error), language), None, []
+    names = [name for name in OUTPUTS if name in predictor.outputs]
+    outputs = {name: value[0] for name, value in predictor.run(digit.pixels, names).items()}
+    score = digit_scores(digit.pixels[np.newaxis])[0] if reads_digits(predictor) else None
+    result = reading("", digit, outputs["probabilities"], score)
+    seen = [(_enlarged(digit.pixels), _say("pixels", language))]
+    if result.error:
+        if digit.shapes > 1:
+            return _say("shapes", language).format(digit.shapes), None, seen
+        return _reason("digit", result.error, language), None, seen
+    words = _say("words", language).format(
+        digit=result.digit,
+        probability=result.probability,
+        score="" if score is None else _say("score", language).format(score),
+    )
+    probabilities = {str(n): float(value) for n, value in enumerate(outputs["probabilities"])}
+    layers = [(_enlarged(_tiles(outputs[name])), _say(name, language)) for name in names[1:]]
+    return words, probabilities, seen + layers
 
 
 def page(predictor: DigitPredictor) -> Any:
     """Return the page, a `gradio.Blocks` ready for `launch`. Raises DeviceError without gradio."""
     gradio = _gradio()
-    workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
+    say = _translations(gradio)
 
     # gradio looks for the class of its own among the annotations
-    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # imported late
-        answer = answer_in_time(workers, predictor, picture)
-        return answer._replace(words=in_language(answer.words, language_of(request)))
+    def read(picture: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # imported late
+        return answer(predictor, picture, _language_of(request.headers if request else {}))
 
-    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
-        return read(picture_bytes(drawing) if drawing else None, request)
+    def draw(drawing: Optional[dict[str, Any]], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
+        return read(drawing["composite"] if drawing else None, request)
+
+    def clear(request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
+        return read(None, request)
 
     with gradio.Blocks(
-        analytics_enabled=False, delete_cache=(RETENTION_SECONDS, RETENTION_SECONDS)
+        title=TEXTS["title"][0],
+        analytics_enabled=False,
+        delete_cache=(RETENTION_SECONDS, RETENTION_SECONDS),
     ) as blocks:
-        drawing, picture, shown = lay_out(gradio, translations(gradio))
+        gradio.Markdown("# " + say("title"))
+        with gradio.Row():
+            with gradio.Column(), gradio.Tabs():
+                with gradio.Tab(say("draw")):
+                    drawing = gradio.Sketchpad(
+                        show_label=False,
+                        type="filepath",
+                        format="png",
+                        canvas_size=(SHOWN, SHOWN),
+                        fixed_canvas=True,
+                        layers=False,
+                        transforms=(),
+                        placeholder=say("here"),
+                        brush=gradio.Brush(7, ["#000000"], color_mode="fixed"),
+                    )
+                with gradio.Tab(say("picture")):
+                    # Not `Image`, which opens the file itself, and says only "Error" if it cannot.
+                    picture = gradio.File(show_label=False)
+            with gradio.Column():
+                words = gradio.Markdown(say("waiting"))
+                label = gradio.Label(label=say("answer"), num_top_classes=3)
+        gallery = gradio.Gallery(
+            label=say("layers"), columns=3, object_fit="contain", interactive=False, buttons=[]
+        )
         # While an answer is computed only the newest drawing waits for the next.
-        limits = {
+        shown = {
+            "outputs": [words, label, gallery],
             "concurrency_limit": AT_ONCE,
             "show_progress": "hidden",
             "trigger_mode": "always_last",
         }
-        drawing.input(draw, drawing, shown, api_visibility="private", **limits)
-        picture.change(read, picture, shown, api_name="read", **limits)
+        drawing.change(draw, drawing, api_visibility="private", **shown)
+        picture.change(read, picture, api_name="read", **shown)
+        blocks.load(js=TAKE_BRUSH)
+        drawing.clear(js=TAKE_BRUSH)
+        drawing.clear(clear, None, api_visibility="private", **shown)
     return blocks.queue(max_size=QUEUE_SIZE)
 
 
-@contextlib.contextmanager
-def _folder_of_its_own() -> Iterator[None]:
-    """Give gradio a folder of its own for what is sent.
-
-    Its pages share one, and each of them deletes the others' files when it ends (6.31).
-    """
-    with temporary_folder() as folder, environment(GRADIO_TEMP_DIR=str(folder)):
-        yield
-
-
-@_folder_of_its_own()
 def serve(
     model: Optional[str],
     host: str,
@@ -97,46 +142,108 @@ def serve(
 
     model, run, net: what `DigitPredictor` takes as its folder, run and net; of layers only what an
     exported model gives is shown. By default the pretrained weights.
-    port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
+    port: 0 for any that is free. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
-    listen(host, port).close()  # gradio's error gives no reason, and a remedy of its own
-    blocks = page(open_predictor(model, run, net, OUTPUTS, parallel=AT_ONCE))
+    with listen(host, port) as listening:  # gradio's error gives no reason
+        port = listening.getsockname()[1]
+    predictor = open_predictor(model, run, net, OUTPUTS, parallel=AT_ONCE)
     is_public = share or not is_loopback(host)
-    _launch(blocks, host, port, share, [has_size] if is_public else [is_for_loopback, has_size])
-    log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
-    if share:
-        log.warning("%s: whoever has this address can use it", blocks.share_url)
-    elif is_public:
-        log.warning(PUBLIC, host)
-    with signals.handlers_installed():
-        signals.wait()
-    blocks.close()
-
-
-def _launch(blocks: Any, host: str, port: int, share: bool, checks: Sequence[Check]) -> None:
-    """Start the server of a page. checks: of requests."""
-    starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
+    middleware = importlib.import_module("starlette.middleware")  # what gradio serves with
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
-    try:
-        with contextlib.nullcontext() if share else without_proxies():
-            blocks.launch(
-                server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
-                server_port=port or None,
-                share=share,
-                max_file_size=LARGEST_BYTES,
-                prevent_thread_lock=True,
-                app_kwargs={"middleware": [starlette.Middleware(CheckedASGI, checks=checks)]},
-                i18n=translations(_gradio()),
-                head=STYLE,
-                quiet=True,
-            )
-    except OSError as error:
-        raise ConfigError(
-            f"{host}:{port}: cannot listen there, no port is free; choose another --port or --host"
-        ) from error
-    except ImportError as error:  # of what httpx needs for a proxy, on the way to gradio's tunnel
-        raise DeviceError(f"the page cannot be shared: {error}") from error
+    proxies = contextlib.nullcontext() if share else without_proxies()
+    # Pages share gradio's folder, and each deletes the others' files when it ends (6.31).
+    with temporary_folder() as folder, environment(GRADIO_TEMP_DIR=str(folder)), proxies:
+        gradio, blocks = _gradio(), page(predictor)
+        blocks.launch(
+            server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
+            server_port=port,
+            share=share,
+            max_file_size=LARGEST_BYTES,
+            prevent_thread_lock=True,
+            app_kwargs={"middleware": [middleware.Middleware(Guard, is_public=is_public)]},
+            i18n=_translations(gradio),
+            # By default, browsers load fonts from Google.
+            theme=gradio.themes.Default(font=["system-ui"], font_mono=["monospace"]),
+            footer_links=["api"],
+            quiet=True,
+        )
+        log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
+        if share:
+            log.warning("%s: whoever has this address can use it", blocks.share_url)
+        elif is_public:
+            log.warning(PUBLIC, host)
+        with signals.handlers_installed():
+            signals.wait()
+        blocks.close()
+
+
+class Guard:
+    """An ASGI application that refuses some requests, by their heads, before gradio sees them.
+
+    Refused are bodies that are too large, or of unknown length, and, unless the server is public,
+    the requests of other web sites.
+    """
+
+    def __init__(self, app: Any, is_public: bool):
+        self.app, self.is_public = app, is_public
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self.app
+        if scope["type"] != "lifespan":  # the server's own start and end
+            pairs = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"]]
+            status, reason = self._refusal(dict(pairs))
+            if reason:
+                responses = importlib.import_module("starlette.responses")
+                app = responses.Response(reason, status, HEADERS)
+        await app(scope, receive, send)
+
+    def _refusal(self, headers: Mapping[str, str]) -> tuple[int, Optional[str]]:
+        """Return a status, and in one line why a request is refused; None if it may pass."""
+        reason = None if self.is_public else refusal(headers.get("host"), headers.get("origin"))
+        if reason:
+            return 403, reason
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isdecimal():
+            return 411, "expected a length\n"
+        if int(length) > LARGEST_BYTES + REQUEST_OVERHEAD_BYTES:
+            return 413, f"expected at most {LARGEST_BYTES:,} bytes\n"
+        return 200, None
+
+
+def _say(key: str, language: str) -> str:
+    return TEXTS[key][LANGUAGES.index(language)]
+
+
+def _reason(kind: str, english: str, language: str) -> str:
+    """Return why no digit is read. kind: of `REASONS`; of others there is English alone."""
+    words = REASONS.get(kind, english) if language == "zh" else english
+    return words[:1].upper() + words[1:]
+
+
+def _translations(gradio: Any) -> Any:
+    """Return the texts as a `gradio.I18n`, which chooses by the browser's language."""
+    texts = {name: {key: _say(key, name) for key in TEXTS} for name in LANGUAGES}
+    return gradio.I18n(**texts)
+
+
+def _language_of(headers: Mapping[str, str]) -> str:
+    """Return the language in which gradio shows the page; it knows Chinese as zh-CN and zh-TW."""
+    accepted = headers.get("accept-language", "").lower()
+    return "zh" if accepted.startswith(("zh-cn", "zh-tw")) else "en"
+
+
+def _tiles(maps: np.ndarray) -> np.ndarray:
+    """Arrange feature maps [C, H, W] side by side as uint8, each from black to white."""
+    tiled = figures.tiles(figures.stretched(maps), columns=math.ceil(math.sqrt(len(maps))))
+    pixels: np.ndarray = np.rint(np.ma.filled(tiled, 0)[:-1, :-1] * 255).astype(np.uint8)
+    return pixels
+
+
+def _enlarged(pixels: np.ndarray) -> np.ndarray:
+    """Repeat pixels until the longer side has about SHOWN of them."""
+    times = max(2, SHOWN // max(pixels.shape))
+    return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
 def _gradio() -> Any:

@@ -23,10 +23,7 @@ def main(argv: Sequence[str]) -> None:
     add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(
-        "--port",
-        type=int,
-        default=7860,
-        help="port to listen on; 0: the first free one from 7860 [7860]",
+        "--port", type=int, default=7860, help="port to listen on; 0: any free port [7860]"
     )
     parser.add_argument(
         "--share", action="store_true", help="make the page public through gradio's tunnel"

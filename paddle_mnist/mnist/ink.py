@@ -10,7 +10,7 @@ from typing import Optional
 
 import numpy as np
 
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import PictureError
 from paddle_mnist.mnist.opencv import cv2
 
 MIN_SIDE = 8  # pixels
@@ -86,7 +86,9 @@ def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
     """
     height, width = brightness.shape
     if min(height, width) < MIN_SIDE:
-        raise DataError(f"{width} x {height} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}")
+        raise PictureError(
+            f"{width} x {height} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}", "size"
+        )
     if max(height, width) < working_side / 2:  # pixels are too coarse to measure strokes
         factor = working_side // max(height, width)
         brightness = _resized(brightness, (height * factor, width * factor))
@@ -136,12 +138,12 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
     """Scale the contrast to 1, without the paper's noise. Raises DataError if there is no ink."""
     contrast = np.percentile(ink, 99.5)
     if contrast < MIN_CONTRAST:
-        raise DataError(BLANK)
+        raise PictureError(BLANK, "blank")
     paper = ink[ink <= contrast * otsu(ink / contrast)]
     middle = np.median(paper)
     noise = middle + 4 * np.median(np.abs(paper - middle))
     if contrast < 2 * noise:
-        raise DataError(BLANK)
+        raise PictureError(BLANK, "blank")
     stretched: np.ndarray = np.clip((ink - noise) / (contrast - noise), 0, 1)
     return stretched
 

@@ -13,7 +13,7 @@ from typing import Optional, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from paddle_mnist.errors import DataError, PaddleMnistError, summary
+from paddle_mnist.errors import DataError, PaddleMnistError, PictureError, summary
 from paddle_mnist.mnist.digit_normalization import cut_out, in_mnist_format
 from paddle_mnist.mnist.ink import MIN_SIDE, SHEET_RIM, find_ink, find_sheet, otsu
 from paddle_mnist.mnist.opencv import cv2
@@ -21,8 +21,15 @@ from paddle_mnist.mnist.shapes import Box, Shape, find_shapes
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-UNREAD = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"avif": "AVIF"}  # brands of files
-UNREAD_SUFFIXES = (".heic", ".heif", ".avif")
+UNREAD = {  # how files begin; all but PDF after the length of their first part
+    b"ftyphei": "HEIC",
+    b"ftyphev": "HEIC",
+    b"ftypmif1": "HEIF",
+    b"ftypmsf1": "HEIF",
+    b"ftypavi": "AVIF",
+    b"%PDF-": "PDF",
+}
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".pdf")
 # What Pillow raises for damaged files
 DAMAGE = (OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, struct.error)
 MAX_BYTES = 64 << 20  # of a file
@@ -121,11 +128,11 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
     """
     data = _read_bytes(picture)
     if len(data) > MAX_BYTES:
-        raise DataError(f"more than {MAX_BYTES:,} bytes; make it smaller")
+        raise PictureError(f"more than {MAX_BYTES:,} bytes; make it smaller", "size")
     if not data:
-        raise DataError("0 bytes; expected a picture")
+        raise PictureError("0 bytes; expected a picture", "empty")
     if b"<svg" in data[:1000].lower():
-        raise DataError("an SVG drawing; expected pixels; save it as PNG")
+        raise PictureError("an SVG drawing; expected pixels; save it as PNG", "format")
     try:
         with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
@@ -133,13 +140,18 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
                 width, height = _upright_size(image)
                 return Picture(_brightness(_check_picture(image)), width, height)
     except UnidentifiedImageError as error:
-        if data[4:8] == b"ftyp" and (kind := UNREAD.get(data[8:12])):
-            raise DataError(f"a picture in {kind} format; save it as JPEG or PNG") from error
-        raise DataError(f"not a picture; expected one of {', '.join(FORMATS)}") from error
+        for beginning, kind in UNREAD.items():
+            if data.startswith(beginning, 0 if kind == "PDF" else 4):
+                raise PictureError(f"a {kind} file; save it as JPEG", "format") from error
+        raise PictureError(
+            f"not a picture; expected one of {', '.join(FORMATS)}", "format"
+        ) from error
     except Image.DecompressionBombError as error:
-        raise DataError(f"more pixels than {MAX_PIXELS:,}; make it smaller") from error
+        raise PictureError(f"more pixels than {MAX_PIXELS:,}; make it smaller", "size") from error
     except DAMAGE as error:
-        raise DataError(f"damaged or cut off ({error}); expected a whole picture") from error
+        raise PictureError(
+            f"damaged or cut off ({error}); expected a whole picture", "damaged"
+        ) from error
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
@@ -167,16 +179,21 @@ def _check_picture(image: Image.Image) -> Image.Image:
     """Raise DataError for a picture that is too large, too small, too narrow, or one of several."""
     width, height = image.size
     if width * height > MAX_PIXELS:
-        raise DataError(f"{width:,} x {height:,} pixels; expected at most {MAX_PIXELS:,}")
+        raise PictureError(
+            f"{width:,} x {height:,} pixels; expected at most {MAX_PIXELS:,}", "size"
+        )
     if min(width, height) < MIN_SIDE or max(width, height) > MAX_ASPECT_RATIO * min(width, height):
-        raise DataError(
+        raise PictureError(
             f"{width:,} x {height:,} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}, one "
-            f"side at most {MAX_ASPECT_RATIO} times the other"
+            f"side at most {MAX_ASPECT_RATIO} times the other",
+            "size",
         )
     # MPO: a JPEG from a phone, with a second picture that holds depth or brightness.
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if frames > 1:
-        raise DataError(f"{frames} pictures in one file; expected one; save the one you mean")
+        raise PictureError(
+            f"{frames} pictures in one file; expected one; save the one you mean", "frames"
+        )
     image.draft(None, (PAGE_SIDE, PAGE_SIDE))  # a JPEG is scaled down while it is decoded
     return image
 
@@ -214,7 +231,7 @@ def _on_background(image: Image.Image) -> Image.Image:
     pixels = np.asarray(image)
     opaque = pixels[pixels[..., 3] > 127][:, :3]
     if not len(opaque):
-        raise DataError("blank: all of it is transparent; expected a digit")
+        raise PictureError("blank: all of it is transparent; expected a digit", "blank")
     low, high = np.percentile(opaque.mean(axis=1), [2, 98])
     if high - low > 100:
         colour = np.median(opaque, axis=0)

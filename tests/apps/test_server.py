@@ -1,6 +1,6 @@
 """Requests that reach a server on loopback, and those that are refused."""
 
-from paddle_mnist.apps.loopback import refusal
+from paddle_mnist.apps.server import refusal
 
 ANSWERED = [  # the headers Host and Origin
     ("127.0.0.1:7860", None),
