@@ -20,11 +20,11 @@ BACKGROUND_SIDE = 128  # pixels, the longer side at which backgrounds are comput
 COARSE = 24  # pixels, the longer side at which light and dark ink are told apart
 
 SHEET_SIDE = 256  # pixels, the longer side at which the sheet is sought
-SHEET_AREA = 0.1  # of the picture
+SHEET_AREA = 0.02  # of the picture
 SHEET_FIT = 0.92  # of a sheet's area and its quadrilateral's, the smaller to the larger
 SHEET_EDGE = (0.015, 0.045, 0.2)  # of the longer side: from there the sheet is looked at to there
 # within its edges, and to there around it, which is wider than a pen
-SHEET_CONTRAST = 0.12  # of the brightness
+SHEET_CONTRAST = 0.06  # of the brightness
 SHEET_RIM = 0.02  # of its sides, cut off
 
 LINE_WIDTH = 0.02  # of the longer side; a line that is printed on paper is thinner
@@ -171,8 +171,8 @@ def _frame(ink: np.ndarray) -> np.ndarray:
         if not border.any():
             break
         frame |= cv2.dilate(np.uint8(border), np.ones((9, 9))) > 0
-    # A stroke may reach into one corner; then nothing is left without it.
-    if frame[[0, 0, -1, -1], [0, -1, 0, -1]].sum() == 1:
+    # A stroke may reach into corners, such as the bar of a 7; then nothing is left without it.
+    if not frame[[0, 0, -1, -1], [0, -1, 0, -1]].all():
         frame &= np.percentile(np.where(frame, 0, ink), 99.5) >= MIN_CONTRAST
     return frame
 
@@ -214,6 +214,7 @@ def _without_horizontal_lines(ink: np.ndarray) -> np.ndarray:
         min_theta=np.pi / 2 - reach,
         max_theta=np.pi / 2 + reach,
     )
+    edge = 2 * thickest  # in a picture that is cut to its digit, a line there is a stroke
     lines: list[
         tuple[np.ndarray, float, int]
     ] = []  # of those along which most is inked: mask, support and thickness
@@ -226,8 +227,10 @@ def _without_horizontal_lines(ink: np.ndarray) -> np.ndarray:
         if support >= LINE_SUPPORT and not any((mask & other).sum() > width for other, *_ in lines):
             thickness = np.median((band & thin).sum(axis=0)[(band & thin).any(axis=0)])
             lines.append((mask, support, int(thickness)))
-    if len(lines) < 2 and max((support for _, support, _ in lines), default=0) < LONE_LINE_SUPPORT:
-        return ink
+    if len(lines) < 2:
+        is_stroke = not lines or lines[0][1] < LONE_LINE_SUPPORT
+        if is_stroke or lines[0][0][:edge].any() or lines[0][0][-edge:].any():
+            return ink
     for mask, _, thickness in lines:
         level = np.percentile(ink[(mask & thin) > 0], 60)
         band = cv2.dilate(mask, np.ones((max(1, thickness | 1), 1)))

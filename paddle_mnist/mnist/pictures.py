@@ -106,7 +106,7 @@ def read_digits(picture: Union[str, Path, bytes], many: bool = True) -> list[Dig
     if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
         return [Digit(pixels, 1, shapes[0].box)]
     surfaces = _surfaces(opened)
-    page = _find(surfaces, PAGE_SIDE) if many else None
+    page = _find(surfaces, PAGE_SIDE, with_faint=True) if many else None
     if page and len(page.shapes) > 1:
         return page.digits()
     drawing = _find(surfaces, WORKING_SIDE)
@@ -283,20 +283,24 @@ def _surfaces(picture: Picture) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(flat, to_file @ np.linalg.inv(matrix)), (brightness, to_file)]
 
 
-def _find(surfaces: Sequence[tuple[np.ndarray, np.ndarray]], side: int) -> _Drawing:
+def _find(
+    surfaces: Sequence[tuple[np.ndarray, np.ndarray]], side: int, with_faint: bool = False
+) -> _Drawing:
     """Find the shapes on the first surface that has ink on it, scaled down to so many pixels."""
     *sheets, everything = surfaces
     for brightness, to_file in sheets:
         with contextlib.suppress(DataError):  # nothing is on it
-            return _find_on(brightness, to_file, side)
-    return _find_on(*everything, side)
+            return _find_on(brightness, to_file, side, with_faint)
+    return _find_on(*everything, side, with_faint)
 
 
-def _find_on(brightness: np.ndarray, to_file: np.ndarray, side: int) -> _Drawing:
+def _find_on(brightness: np.ndarray, to_file: np.ndarray, side: int, with_faint: bool) -> _Drawing:
     scale = min(1, side / max(brightness.shape))
     scaled = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     ink = find_ink(scaled, side)
-    return _Drawing(ink, find_shapes(ink), to_file @ _scaling(ink.shape, brightness.shape))
+    return _Drawing(
+        ink, find_shapes(ink, with_faint), to_file @ _scaling(ink.shape, brightness.shape)
+    )
 
 
 def _scaling(shape: tuple[int, ...], larger: tuple[int, ...]) -> np.ndarray:

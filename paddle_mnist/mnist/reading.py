@@ -63,12 +63,14 @@ def reading(
 ) -> Reading:
     """Return the reading of a digit. probabilities: float32 [10]. score: see `Reading`."""
     if digit.shapes > 1:
-        error = f"{digit.shapes} shapes; expected one digit"
+        error = f"{digit.shapes} shapes; expected one digit; --many (many=True) reads each"
         return Reading(file, error=error, pixels=digit.pixels)
     kept = None if score is None else float(score)
     seen = Reading(file, pixels=digit.pixels, score=kept, box=digit.box)
     if score is not None and score < THRESHOLD:
         error = f"probably not one digit (score {score:.2f}; a digit has {THRESHOLD} or more)"
+        if digit.is_huge:
+            error += "; if this is a sheet, photograph the paper alone, or on a darker desk"
         return replace(seen, error=error)
     best, second = np.argsort(probabilities)[::-1][:2]
     probability = float(probabilities[best])

@@ -22,6 +22,8 @@ BREAK = 0.12  # of the height of both; strokes above each other with a larger ga
 TALLEST = 1.4  # of the usual height; two strokes that are taller together are two shapes
 MOST_SHAPES = 500
 FLAG = 0.45  # of the other's height; what is lower, and NEAR, is a part of it, as the flag of a 5
+ANGLE = 0.75  # the same of the angle of a 4, left of its stem
+RAISED = 0.2  # of the height; so much above its stem's foot the angle of a 4 ends
 NEAR = 0.12  # of the higher one's height
 SAME_ROW = 0.6  # of the usual height, from where the row's last shapes would have the next
 
@@ -65,10 +67,11 @@ class Shape:
     mask: np.ndarray
 
 
-def find_shapes(ink: np.ndarray) -> list[Shape]:
+def find_shapes(ink: np.ndarray, with_faint: bool = False) -> list[Shape]:
     """Return the shapes in reading order: rows from the top, each from the left.
 
     ink: floats [H, W] in 0..1. Where all of it is fainter than FAINTEST, there are none.
+    with_faint: also those that are fainter than others, and as high; they may be stains.
     """
     reach = round(AROUND * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
@@ -86,6 +89,9 @@ def find_shapes(ink: np.ndarray) -> list[Shape]:
     at_border = (outlines == [0, 0, *ink.shape[::-1]]).any(axis=1)
     strength = np.where(at_border, MIN_STRENGTH_AT_BORDER, MIN_STRENGTH)
     is_ink = strengths >= strength * strengths[areas >= MIN_SHAPE_AREA * areas.max()].max()
+    if with_faint:
+        heights = outlines[:, 3] - outlines[:, 1]
+        is_ink |= ~at_border & (heights > FLAG * np.median(heights[is_ink]))
     large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
     kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
     shapes = []
@@ -144,7 +150,13 @@ def _belong_together(outlines: np.ndarray, tallest: float) -> np.ndarray:
         function.outer(bottom - top, bottom - top) for function in (np.minimum, np.maximum)
     )
     near = np.maximum(gap, -columns) <= NEAR * higher
-    belong: np.ndarray = (above | (near & (lower < FLAG * higher))) & (height <= tallest)
+    is_left = np.subtract.outer(left, left) + np.subtract.outer(right, right) < 0
+    is_raised = np.subtract.outer(bottom, bottom) < -RAISED * higher
+    of_four = is_left & is_raised & (np.subtract.outer(top, top) > -RAISED * higher)
+    part = lower < FLAG * higher
+    if tallest == np.inf:  # on a page the angle of a 4 may be a raised digit
+        part |= (of_four | of_four.T) & (lower < ANGLE * higher)
+    belong: np.ndarray = (above | (near & part)) & (height <= tallest)
     np.fill_diagonal(belong, True)
     return belong
 

@@ -95,7 +95,7 @@ def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
     rows = [line.split(",")[:2] for line in lines[1:7]]
     assert rows == [*(["page.png", digit] for digit in "40729"), ["4.png", "4"]]
     refused = json.loads(tool("infer", "page.png", "--json", expect=8).stdout)[0]
-    assert refused["error"] == "5 shapes; expected one digit" and refused["digit"] is None
+    assert refused["error"].startswith("5 shapes; expected one digit") and refused["digit"] is None
 
 
 def test_infer_non_digit_is_refused_unless_unchecked_or_of_other_classes(tool, tmp_path):

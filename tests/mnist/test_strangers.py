@@ -1,0 +1,109 @@
+"""Pictures as strangers take them, each kind as its smallest drawing."""
+
+import numpy as np
+import pytest
+from drawn_digits import STROKES, arc
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
+
+from paddle_mnist import DigitPredictor
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.infer import read_pictures
+from paddle_mnist.mnist.pictures import read_digit
+
+INK = 30
+FIVE = [(0.27, 0.45), *arc(0.48, 0.66, 0.28, 0.27, 235, 500)]
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return DigitPredictor("pretrained")
+
+
+def draw(image, strokes, left, top, height, width, ink=INK):
+    """Draw strokes, in a square from 0 to 1, with a round pen."""
+    pen = ImageDraw.Draw(image)
+    for stroke in strokes:
+        points = [(left + 0.75 * x * height, top + y * height) for x, y in stroke]
+        pen.line(points, ink, width, joint="curve")
+        for x, y in points:
+            pen.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), ink)
+
+
+def alone(strokes, width=18):
+    image = Image.new("L", (400, 400), 255)
+    draw(image, strokes, 90, 60, 280, width)
+    return image
+
+
+def cut_to_ink(strokes, width):
+    image = alone(strokes, width)
+    return image.crop(ImageOps.invert(image).getbbox())
+
+
+def on_a_desk(desk, sheet, side, left=500, top=300):
+    """A square sheet with a 3, on a desk that is hardly darker, or much larger."""
+    image = Image.new("L", (1280, 960), desk)
+    ImageDraw.Draw(image).rectangle((left, top, left + side, top + side), sheet)
+    draw(image, STROKES[3], left + 0.32 * side, top + 0.25 * side, side / 2, max(6, side // 30))
+    noise = np.random.RandomState(0).normal(0, 2, (960, 1280))
+    grain = np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
+    return Image.fromarray(grain).filter(ImageFilter.GaussianBlur(1))
+
+
+def in_a_row(*digits_and_inks):
+    image = Image.new("L", (1000, 400), 255)
+    for number, (digit, ink) in enumerate(digits_and_inks):
+        draw(image, STROKES[digit], 80 + 150 * number, 120, 160, 14, ink)
+    return image
+
+
+KINDS = {
+    "a light desk": (lambda: on_a_desk(215, 242, 500, 400, 200), 3),
+    "a white desk": (lambda: on_a_desk(228, 248, 500, 400, 200), 3),
+    "a small sheet": (lambda: on_a_desk(120, 242, 270), 3),
+    "a small sheet on a light desk": (lambda: on_a_desk(205, 242, 300), 3),
+    "a 7 cut to its bar": (lambda: cut_to_ink(STROKES[7], 10), 7),
+    "a 2 cut to its foot": (lambda: cut_to_ink(STROKES[2], 5), 2),
+    "a flat bar": (lambda: alone([[(1.2, 0.08), (0.32, 0.08)], [(0.32, 0.08), *FIVE]], 6), 5),
+    "a 4 in two strokes": (
+        lambda: alone([[(0.4, 0.05), (0.15, 0.55), (0.6, 0.55)], [(0.75, 0.2), (0.75, 0.97)]]),
+        4,
+    ),
+    "an angle as high as half a 4": (
+        lambda: alone([[(0.3, 0.05), (0.15, 0.5), (0.55, 0.5)], [(0.7, 0.05), (0.7, 0.97)]]),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_read_pictures_kinds_of_strangers_reads_the_digit(predictor, tmp_path, kind):
+    make, digit = KINDS[kind]
+    make().save(tmp_path / "picture.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "picture.png")])
+    assert (reading.digit, reading.error) == (digit, None)
+
+
+def test_read_pictures_many_gives_a_faint_digit_its_box(predictor, tmp_path):
+    """A digit in pencil between two in marker."""
+    in_a_row((3, INK), (5, 215), (8, INK)).save(tmp_path / "row.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "row.png")], many=True)
+    assert reading.text == "358" and all(digit.box for digit in reading.digits)
+
+
+def test_read_pictures_of_what_is_refused_says_what_to_try(predictor, tmp_path):
+    in_a_row((3, INK), (5, INK)).save(tmp_path / "two.png")
+    sheet = alone([[(0, 0), (1, 0), (1, 1), (0, 1), (0, 0), (1, 1)], [(1, 0), (0, 1)]])
+    sheet.crop((70, 40, 330, 360)).save(tmp_path / "sheet.png")
+    two, refused = read_pictures(predictor, [str(tmp_path / n) for n in ("two.png", "sheet.png")])
+    assert two.error.startswith("2 shapes; expected one digit") and "many=True" in two.error
+    assert "photograph" in refused.error and refused.box
+
+
+@pytest.mark.parametrize(
+    ("beginning", "kind"),
+    [(b"%PDF-1.7", "PDF"), (b"\0\0\0\x1cftypavif", "AVIF"), (b"\0\0\0\x18ftypheix", "HEIC")],
+)
+def test_read_digit_of_other_formats_says_to_save_it_as_jpeg(beginning, kind):
+    with pytest.raises(DataError, match=f"a {kind} file; save it as JPEG"):
+        read_digit(beginning + bytes(99))
