@@ -32,7 +32,7 @@ from paddle_mnist.hidden_state.plain_data import (
     replace_in_place,
     set_generator_state,
 )
-from paddle_mnist.nn.sparse_gradients import remove_gradient
+from paddle_mnist.nn.layers import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array
 
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies

@@ -19,7 +19,7 @@ from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor
-from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.files import (
     make_folder,
     remove,

@@ -12,7 +12,7 @@ from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.exported import Input, Signature
-from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.trained_model import Model, load_model
 

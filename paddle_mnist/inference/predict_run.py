@@ -13,7 +13,7 @@ from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.collate import mapped, rebuilt
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError
-from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system import signals
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.trained_model import Model, load_trained

@@ -19,7 +19,7 @@ from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.images import open_data
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here

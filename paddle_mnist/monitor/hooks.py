@@ -9,8 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.nn.hooks import read_only
-from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode, read_only
 
 # Called with a layer's name, the layer, its inputs and its output.
 LayerCallback = Callable[[str, nn.Layer, Any, paddle.Tensor], None]

@@ -26,7 +26,7 @@ from paddle_mnist.monitor.hooks import (
     leaf_layers,
     select_layers,
 )
-from paddle_mnist.nn.sparse_gradients import dense_gradient, densify
+from paddle_mnist.nn.layers import dense_gradient, densify
 
 log = logging.getLogger("paddle_mnist")
 

@@ -16,7 +16,7 @@ from paddle_mnist.nn.fast_layers import (
     refuse_second_pass,
     threads_of,
 )
-from paddle_mnist.nn.hooks import hooks_of, is_read_only
+from paddle_mnist.nn.layers import hooks_of, is_read_only
 from paddle_mnist.system.arrays import as_array
 
 

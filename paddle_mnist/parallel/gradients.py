@@ -11,10 +11,11 @@ from paddle import nn
 from paddle_mnist.data.sampler import Shard
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import MetricSums, StepOutputs
-from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
-from paddle_mnist.nn.statistics import (
+from paddle_mnist.nn.layers import (
+    dense_gradient,
     keep_buffers_in_place,
     layer_buffers,
+    remove_gradient,
     running_statistics,
 )
 from paddle_mnist.parallel.world import ALONE, World, tree_sum

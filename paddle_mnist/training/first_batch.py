@@ -18,7 +18,7 @@ from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.metrics.sums import as_float
-from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.rehearsing import rehearsing

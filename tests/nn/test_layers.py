@@ -1,4 +1,4 @@
-"""What forward passes may change is found, and sparse gradients are those of a dense embedding."""
+"""Tests of what forward passes may change, and of the gradients of sparse embeddings."""
 
 import numpy as np
 import paddle
@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 
-from paddle_mnist.nn.sparse_gradients import dense_gradient
-from paddle_mnist.nn.statistics import running_statistics
+from paddle_mnist.nn.layers import dense_gradient, running_statistics
 
 
 class Counter(nn.Layer):

@@ -1,0 +1,140 @@
+"""Layers of any net: their modes, hooks that only read, running statistics, sparse gradients."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional, TypeVar
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.errors import listed
+
+log = logging.getLogger("paddle_mnist")
+
+NORMALIZATION = "paddle.nn.layer.norm"  # the module of Paddle's normalization layers
+INTEGERS = (paddle.int32, paddle.int64)
+
+Buffers = Mapping[nn.Layer, Mapping[str, Optional[paddle.Tensor]]]  # of each layer, by name
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+@contextlib.contextmanager
+def training_mode_begins(model: nn.Layer, warns: bool = True) -> Iterator[None]:
+    """Put a model in training mode; warn of those of its layers that were in evaluation mode.
+
+    Not of layers that are put back into it within the context, and not if all of the model was.
+    """
+    kept = {n: layer for n, layer in model.named_sublayers() if model.training > layer.training}
+    model.train()
+    yield
+    undone = [name for name, layer in kept.items() if layer.training]
+    outermost = [n for n in undone if not any(n.startswith(f"{outer}.") for outer in undone)]
+    if outermost and warns:
+        log.warning(
+            "%s: in evaluation mode, but each epoch begins with model.train(), which undoes it; to "
+            "freeze BatchNorm, set use_global_stats=True, or give the model a train() that keeps "
+            "these layers in evaluation mode",
+            listed(outermost),
+        )
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Layer) -> Iterator[None]:
+    """Put a model in evaluation mode, and each of its layers back in its own mode afterwards."""
+    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
+# ------------------------------------------------------------------ hooks
+
+
+def read_only(hook: Hook) -> Hook:
+    """Mark a hook as one that changes neither inputs nor outputs."""
+    vars(hook)["is_read_only"] = True
+    return hook
+
+
+def is_read_only(hook: Callable[..., Any]) -> bool:
+    """Return whether a hook says of itself that it changes neither inputs nor outputs."""
+    return getattr(hook, "is_read_only", False)
+
+
+def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable[..., Any]]:
+    """Yield the layers' hooks."""
+    for layer in layers:
+        yield from layer._forward_pre_hooks.values()
+        yield from layer._forward_post_hooks.values()
+
+
+# ------------------------------------------------------------------ what a pass changes
+
+
+def layer_buffers(model: nn.Layer) -> Buffers:
+    """Return the tensors that each layer of a model has as its buffers now."""
+    return {layer: dict(layer._buffers) for layer in model.sublayers(include_self=True)}
+
+
+def keep_buffers_in_place(buffers: Buffers) -> None:
+    """Move the values of buffers that a pass has replaced into the tensors that they were."""
+    for layer, tensors in buffers.items():
+        for name, tensor in tensors.items():
+            current = layer._buffers.get(name)
+            if current is None or tensor is None or current is tensor:
+                continue
+            if current.shape == tensor.shape and current.dtype == tensor.dtype:
+                tensor.set_value(current.detach())
+                layer._buffers[name] = tensor
+
+
+def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:
+    """Return the tensors that a forward pass in training may change, those of numbers.
+
+    They are the model's buffers, and what Paddle's normalization layers keep as parameters without
+    a gradient: BatchNorm its running mean and variance, SpectralNorm its vectors. Frozen weights of
+    other layers are left out: no pass changes them. So are truth values and integers of few bits:
+    no counters.
+    """
+    tensors = list(model.buffers())
+    for layer in model.sublayers(include_self=True):
+        if any(base.__module__ == NORMALIZATION for base in type(layer).__mro__):
+            own = layer.parameters(include_sublayers=False)
+            tensors += [parameter for parameter in own if parameter.stop_gradient]
+    distinct = {id(tensor): tensor for tensor in tensors}
+    return [
+        tensor
+        for tensor in distinct.values()
+        # An LSTM's buffer for cuDNN's dropout has no memory before it is used.
+        if (tensor.is_floating_point() or tensor.dtype in INTEGERS) and tensor._is_initialized()
+    ]
+
+
+# ------------------------------------------------------------------ gradients by rows
+
+
+def dense_gradient(parameter: paddle.Tensor) -> Optional[paddle.Tensor]:
+    """Return a parameter's gradient, in full where an embedding has given only some rows."""
+    gradient = parameter.grad
+    return gradient if gradient is None else densify(gradient, parameter.shape)
+
+
+def densify(gradient: paddle.Tensor, shape: Sequence[int]) -> paddle.Tensor:
+    """Return a gradient in full, of a parameter of this shape; rows that occur twice are added."""
+    if not gradient.is_selected_rows():
+        return gradient
+    rows = paddle.to_tensor(gradient.rows()).reshape([-1, 1])
+    values = paddle.to_tensor(gradient.numpy())  # Paddle's own to_dense does not take them
+    return paddle.scatter_nd_add(paddle.zeros(shape, values.dtype), rows, values)
+
+
+def remove_gradient(parameter: paddle.Tensor) -> None:
+    """Leave a parameter without a gradient, so that the next may be dense or sparse."""
+    is_sparse = parameter.grad is not None and parameter.grad.is_selected_rows()
+    parameter.clear_gradient(False)
+    if is_sparse:  # else Paddle keeps the place for rows, and refuses a dense one
+        parameter._set_grad_type(paddle.base.core.VarDesc.VarType.LOD_TENSOR)
