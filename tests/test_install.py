@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import release
 from conftest import ROOT
 from test_notebook import NOTEBOOK, assert_results
 
@@ -26,6 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),  # PaddlePaddle is installed anew
 ]
+LEAST_ACCURACY = 0.97  # of the recipe digits, which reaches 0.99
 NOT_IN_SDIST = {".ci/run", ".gitignore", ".pre-commit-config.yaml"}
 
 
@@ -132,7 +132,7 @@ def test_installed_program_trains_once_evaluates_exports_reads_and_draws(environ
 
     trained = called(*install_commands()[1])
     (accuracy,) = re.findall(r"^eval accuracy .* \(scikit-learn's digits.*", trained, re.MULTILINE)
-    assert float(accuracy.split()[2].strip(",")) >= release.LEAST_ACCURACY
+    assert float(accuracy.split()[2].strip(",")) >= LEAST_ACCURACY
     assert trained.splitlines()[-1] == f"dashboard: paddle-mnist dashboard {run}"
     for name in ("result.json", "mnist.pdparams", "metrics.jsonl", "figures/curves.png", "vdl"):
         assert (folder / run / name).exists()

@@ -67,8 +67,8 @@ def test_plot_of_a_run_of_fit_draws_what_fit_drew(tool, run, tmp_path):
     for label in ("loss", "acc", "train", "near", "far"):
         assert f"<!-- {label} -->" in text
     for only, message in {
-        "kernels.png": "--only names kernels.png, which runs like run do not have; expected",
-        "compare.png": "compare.png is of several runs; expected more than run",
+        "kernels.png": "unknown name 'kernels.png'",
+        "compare.png": "unknown name 'compare.png'",
         "curve.png": "unknown name 'curve.png'; did you mean 'curves.png'",
     }.items():
         error = tool("plot", "run", "--only", only, expect=2).stderr
