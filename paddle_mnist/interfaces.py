@@ -214,28 +214,6 @@ class Loader(Protocol):
         return
 
 
-class Evaluator(Protocol):
-    """Evaluates the model after steps and at the ends of epochs.
-
-    datasets: loaders of what it evaluates on, by the name of their split.
-    """
-
-    @property
-    def datasets(self) -> Mapping[str, Loader]: ...
-
-    def metrics(self, model: Any) -> Mapping[str, float]:
-        """Return metrics by tag, whether an evaluation is due or not."""
-
-    def is_due_after_step(self, state: TrainState) -> bool:
-        """Return whether to evaluate after the newest step, inside an epoch or at its end."""
-
-    def after_step(self, state: TrainState, model: Any) -> Mapping[str, float]:
-        """Return metrics by tag."""
-
-    def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
-        """Return metrics by tag; an empty mapping where no evaluation is due."""
-
-
 class Checkpointer:
     """Base class of what saves checkpoints when they are due; by itself it saves nothing."""
 

@@ -6,9 +6,7 @@ from paddle_mnist import PrintLayers
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.options import build_group, flat_options
 from paddle_mnist.training.arguments import GROUPS
-from paddle_mnist.training.early_stopping import EarlyStopping
-from paddle_mnist.training.looking_inside import Profile, Watch
-from paddle_mnist.training.reporting import Console, Figures, VisualDL
+from paddle_mnist.training.bundled import Console, EarlyStopping, Figures, Profile, VisualDL, Watch
 
 CALLBACKS = (EarlyStopping, Watch, Profile, PrintLayers, VisualDL, Figures, Console)
 FLAT = flat_options([*GROUPS.values(), *CALLBACKS])

@@ -32,7 +32,7 @@ from paddle_mnist.options import (
     split_names,
 )
 from paddle_mnist.training.arguments import GROUPS
-from paddle_mnist.training.reporting import PAGES, with_defaults
+from paddle_mnist.training.bundled import PAGES, with_defaults
 
 KINDS = [*dict.fromkeys([*GROUPS.values(), *CALLBACKS, *config.GROUPS.values()])]
 NAMES = flat_options(KINDS)

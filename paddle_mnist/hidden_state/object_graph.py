@@ -316,7 +316,7 @@ def _internals(kind: type) -> frozenset[str]:
 def _opened_by_bases(kind: type) -> set[str]:
     """Return the names of what this package's bases of a user's class open, such as files.
 
-    They are fields that `__init__` does not take; see `paddle_mnist.training.looking_inside`.
+    They are fields that `__init__` does not take; see `paddle_mnist.training.bundled`.
     """
     ours = [base for base in kind.__mro__ if base.__module__.startswith("paddle_mnist.")]
     classes = [base for base in ours if dataclasses.is_dataclass(base)]

@@ -35,12 +35,14 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
-from paddle_mnist.training.arguments import TASK, FitArguments, check_together
-from paddle_mnist.training.early_stopping import EarlyStopping
-from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.looking_inside import Profile, Watch
-from paddle_mnist.training.reporting import Console, Figures, VisualDL
-from paddle_mnist.training.start import StartFrom
+from paddle_mnist.training.arguments import (
+    TASK,
+    Evaluating,
+    FitArguments,
+    StartFrom,
+    check_together,
+)
+from paddle_mnist.training.bundled import Console, EarlyStopping, Figures, Profile, VisualDL, Watch
 
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What is there beside the options: `fit` records it of every run.

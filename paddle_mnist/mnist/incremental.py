@@ -9,8 +9,8 @@ from typing import Any, Optional
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, option
 from paddle_mnist.progress import HIGHEST_IS_BEST
+from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
-from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
 

@@ -17,8 +17,8 @@ from paddle_mnist.mnist.evaluation import Evaluation, evaluate
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.system.versions import versions
+from paddle_mnist.training.bundled import Figures, VisualDL
 from paddle_mnist.training.callbacks import FitResult, Training
-from paddle_mnist.training.reporting import Figures, VisualDL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -35,9 +35,6 @@ class Profiler:
         """End a step; the time until the next forward pass is the reader's."""
 
 
-NO_PROFILE = Profiler()
-
-
 class Profile(Profiler):
     """Measures some steps of this process, after the first ten, and writes the results.
 

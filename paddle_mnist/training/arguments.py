@@ -1,4 +1,7 @@
-"""`FitArguments`: the arguments of `fit`, checked. Imports no paddle."""
+"""The arguments of `fit`, checked: `FitArguments`, and its groups `StartFrom` and `Evaluating`.
+
+Imports no paddle.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -23,15 +26,75 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
+from paddle_mnist.training.bundled import (
+    Console,
+    EarlyStopping,
+    Figures,
+    Profile,
+    VisualDL,
+    Watch,
+    with_defaults,
+)
 from paddle_mnist.training.callbacks import Callback
-from paddle_mnist.training.early_stopping import EarlyStopping
-from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.looking_inside import Profile, Watch
-from paddle_mnist.training.reporting import Console, Figures, VisualDL, with_defaults
-from paddle_mnist.training.start import StartFrom
 
 if TYPE_CHECKING:
     from paddle_mnist.training.steps import Loss, Metrics, Step
+
+
+@dataclass(frozen=True)
+class StartFrom(Options):
+    """Another training to start from: its weights, and by default its optimizer's state too.
+
+    path: of a run, a checkpoint, or with weights_only a `.pdparams` file.
+    weights_only: take the weights alone.
+    partial: with weights_only, load only the weights that match, and log the names of the others.
+    """
+
+    heading = "start"
+
+    path: PathStr = option(
+        help={
+            "incremental_from": "run or checkpoint whose weights and optimizer state to start from",
+            "init_from": "weights to start from: a run, checkpoint or .pdparams file",
+        },
+        flat={"incremental_from": {"weights_only": False}, "init_from": {"weights_only": True}},
+        must_match=True,
+    )
+    weights_only: bool = option(False, flat="")
+    partial: bool = option(
+        False,
+        "with init_from: load the weights that match, and log the others",
+        flat="init_partial",
+    )
+
+    def check(self) -> None:
+        if self.partial and not self.weights_only:
+            raise ConfigError(
+                "partial is on without weights_only (as init_partial without init_from); expected "
+                "both or neither"
+            )
+
+
+@dataclass(frozen=True)
+class Evaluating(Options):
+    """Options for when and how to evaluate during a training.
+
+    every_epochs: the number of epochs between evaluations; the last epoch is always evaluated.
+    every_steps: the number of steps between further evaluations, inside epochs.
+    batch_size: of an evaluation; by default that of the training.
+    """
+
+    heading = "evaluation"
+
+    every_epochs: Count = option(
+        1, "epochs between evaluations on the valid split", flat="eval_every_epochs"
+    )
+    every_steps: Optional[Count] = option(
+        None, "steps between further evaluations", flat="eval_every_steps"
+    )
+    batch_size: Optional[Count] = option(
+        None, "samples per batch of an evaluation; default: batch_size", flat="eval_batch_size"
+    )
 
 
 def _parse_resume(value: Any) -> Any:

@@ -1,11 +1,12 @@
-"""`Callback`: what a caller of `fit` adds to a training. Imports no paddle."""
+"""`Callback`: what a caller of `fit` adds to a training, and `is_rehearsal`. Imports no paddle."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
-from paddle_mnist.interfaces import Evaluator, Loader, MetricSums, Observer
+from paddle_mnist.interfaces import Loader, MetricSums, Observer
 from paddle_mnist.options import Options
 from paddle_mnist.progress import TrainState
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from paddle_mnist.nn.schedule import Schedule
     from paddle_mnist.parallel.world import World
     from paddle_mnist.training.arguments import FitArguments
+    from paddle_mnist.training.evaluator import EpochEvaluator
     from paddle_mnist.training.steps import Step
+
 
 AnyCallback = TypeVar("AnyCallback", bound="Callback")
 
@@ -92,7 +95,7 @@ class Training:
     average: "WeightAverage"
     extra: "ExtraState"
     step: "Step"
-    evaluator: Evaluator
+    evaluator: "EpochEvaluator"
     callbacks: "Sequence[Callback]"
     state: TrainState
     metric_prototypes: Mapping[str, MetricSums] = field(default_factory=dict)
@@ -206,3 +209,29 @@ class Callback(Observer):
 
     def close(self) -> None:
         """Called when `fit` ends, whatever ended it, if `run_opened` was called."""
+
+
+_depth = 0  # of trials within each other
+
+
+def is_rehearsal() -> bool:
+    """Return whether the calling step or callback runs in a rehearsal.
+
+    Before the first step, `fit` tries the first batch. In a new run, it also trains a few steps,
+    evaluates a batch of each split and calls the callbacks' `on_epoch_start`, `after_step` and
+    `after_epoch`, several times each, and then restores every value that these have changed. It
+    cannot undo effects outside the program, such as writes to a database: skip them while this
+    function returns True.
+    """
+    return _depth > 0
+
+
+@contextlib.contextmanager
+def rehearsing() -> Iterator[None]:
+    """Mark everything that runs inside the context as a rehearsal."""
+    global _depth
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1

@@ -21,7 +21,7 @@ from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.training.batch_errors import located
-from paddle_mnist.training.rehearsing import is_rehearsal
+from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.steps import Step
 
 log = logging.getLogger("paddle_mnist")

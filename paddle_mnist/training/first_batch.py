@@ -21,7 +21,7 @@ from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.beginning import Beginning, restored
-from paddle_mnist.training.rehearsing import rehearsing
+from paddle_mnist.training.callbacks import rehearsing
 from paddle_mnist.training.steps import Step, run_step, step_outputs
 
 log = logging.getLogger("paddle_mnist")

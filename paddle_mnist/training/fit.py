@@ -28,10 +28,9 @@ from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.surroundings import descriptors_open, usable_home
-from paddle_mnist.training.arguments import FitArguments
+from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom
 from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
-from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.initialize import find_start
 from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
@@ -49,7 +48,6 @@ from paddle_mnist.training.session import (
     resume_or_initialize,
     train_epochs,
 )
-from paddle_mnist.training.start import StartFrom
 from paddle_mnist.training.steps import Loss, Metrics, Step
 
 log = logging.getLogger("paddle_mnist")

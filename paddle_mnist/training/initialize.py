@@ -16,8 +16,8 @@ from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.state_dict import load_weights
+from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
 

@@ -35,9 +35,8 @@ from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.files import writing
 from paddle_mnist.training.beginning import Beginning, restored
-from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.callbacks import Training, rehearsing
 from paddle_mnist.training.parts import shards_per_step
-from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
 from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
@@ -15,7 +15,6 @@ from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.metrics.writers import ManyWriters
-from paddle_mnist.monitor.profiler import NO_PROFILE
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.implementations import implementations, warn_of_other_implementations
 from paddle_mnist.nn.state_dict import load_weights
@@ -141,7 +140,7 @@ def train_epochs(training: Training) -> None:
             checkpointer=checkpointer,
             writer=ManyWriters([history, *training.callbacks]),  # which `fit` closes
             observers=training.callbacks,
-            profile=profilers[0] if profilers else NO_PROFILE,
+            profile=next(iter(profilers), None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
         )
@@ -153,7 +152,7 @@ def train_epochs(training: Training) -> None:
 
 def _checkpointer(training: Training) -> Checkpointer:
     if not training.world.is_main_process:
-        return NO_CHECKPOINTER
+        return Checkpointer()
     run, checkpoint = training.run, training.resumed_from
     # With other values it is saved again at the end, though no step may be left: for the next call.
     is_there = (

@@ -18,7 +18,7 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import as_loader
@@ -28,7 +28,6 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.interfaces import (
     Checkpointer,
-    Evaluator,
     Loader,
     MetricSums,
     Observer,
@@ -40,7 +39,7 @@ from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
-from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
+from paddle_mnist.monitor.profiler import Profiler
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.layers import training_mode_begins
@@ -51,8 +50,8 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder
 from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.evaluator import EpochEvaluator
-from paddle_mnist.training.rehearsing import is_rehearsal
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
 
 
@@ -94,11 +93,11 @@ class Trainer:
         metric_prototypes: Mapping[str, MetricSums] = {},
         schedule: Optional[Schedule] = None,
         average: WeightAverage = NO_AVERAGE,
-        evaluator: Optional[Evaluator] = None,
+        evaluator: Optional[EpochEvaluator] = None,
         checkpointer: Optional[Checkpointer] = None,
         writer: Optional[Writer] = None,
         observers: Sequence[Observer] = (),
-        profile: Profiler = NO_PROFILE,
+        profile: Optional[Profiler] = None,
         state: Optional[TrainState] = None,
         log_every: int = 100,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
@@ -123,10 +122,10 @@ class Trainer:
         self.evaluator = evaluator or EpochEvaluator(self.step, {})
         self.checkpointer = checkpointer
         # Without one, `train` makes its own: only there is the folder known.
-        self._saving: Checkpointer = checkpointer or NO_CHECKPOINTER
+        self._saving: Checkpointer = checkpointer or Checkpointer()
         self.writer = writer
         self.observers = observers
-        self.profile = profile
+        self.profile = profile or Profiler()
         self.newest_metrics = NewestMetrics()
         self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()

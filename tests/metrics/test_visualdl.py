@@ -13,7 +13,7 @@ from paddle_mnist import MNIST
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.progress import TrainState
-from paddle_mnist.training.reporting import PAGES
+from paddle_mnist.training.bundled import PAGES
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
 STATE = TrainState(epoch=0, position=20, step=20)

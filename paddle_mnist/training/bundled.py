@@ -1,4 +1,4 @@
-"""The callbacks that are there by default: `Console`, `VisualDL` and `Figures`.
+"""The callbacks that come with the package; `Console`, `VisualDL` and `Figures` are defaults.
 
 Modules that import paddle are imported where they are used: the options of these classes are those
 of command lines, whose `--help` does without it.
@@ -11,19 +11,136 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import View
-from paddle_mnist.options import Count, Options, option, split_names
+from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
 from paddle_mnist.plots.figure_files import FIGURES
 from paddle_mnist.progress import TrainState
-from paddle_mnist.training.callbacks import Callback, FitResult, Training
-from paddle_mnist.training.looking_inside import Watch
-from paddle_mnist.training.rehearsing import is_rehearsal
+from paddle_mnist.training.callbacks import Callback, FitResult, Training, is_rehearsal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from paddle_mnist.metrics.console import BarWriter, LogWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
+    from paddle_mnist.monitor.profiler import Profile as StepProfile
+    from paddle_mnist.monitor.profiler import Profiler
+    from paddle_mnist.monitor.watch import LayerWatch
+
+
+@dataclass(eq=False)
+class EarlyStopping(Callback, Options):
+    """Ends the training when `monitor` no longer improves; the result is then the best checkpoint.
+
+    patience: the number of evaluations without a better value; None: never stop.
+    min_delta: a value is better only if it beats the last better one by more than this.
+    """
+
+    heading = "training"
+
+    patience: Optional[Count] = option(
+        None,
+        "stop after N evaluations without improvement, with the best weights",
+        flat="early_stop_patience",
+        must_match=True,
+    )
+    min_delta: NotNegative = option(
+        0.0,
+        "the least improvement that early_stop_patience counts",
+        flat="early_stop_min_delta",
+        must_match=True,
+    )
+
+    def check(self) -> None:
+        if self.min_delta and self.patience is None:
+            raise ConfigError(
+                f"EarlyStopping: min_delta is {self.min_delta} without patience; expected both"
+            )
+
+    @property
+    def ends_with_best(self) -> bool:  # type: ignore[override]  # the base class has a plain attribute
+        """Return whether it is on."""
+        return self.patience is not None
+
+    def should_stop(self, view: View) -> bool:
+        if self.patience is None:
+            return False
+        return view.state.evaluations_without_improvement(self.min_delta) >= self.patience
+
+
+@dataclass(eq=False)
+class Watch(Callback, Options):
+    """Records statistics of layers, parameters and gradients, and reports problems.
+
+    every: steps between records; 0: off. See `paddle_mnist.watch`.
+    """
+
+    heading = "looking inside"
+
+    every: CountOrZero = option(
+        100, "steps between records of layers and gradients; 0: off", flat="watch"
+    )
+    _watch: "Optional[LayerWatch]" = field(default=None, init=False, repr=False)
+
+    def before_first_step(self, training: Training) -> None:
+        from paddle_mnist.monitor.watch import watch
+
+        if self.every and training.world.is_main_process:
+            self._watch = watch(
+                training.model,
+                every=self.every,
+                train_only=True,
+            )
+
+    def on_epoch_start(self, view: View) -> None:
+        if self._watch:
+            self._watch.on_epoch_start(view)
+
+    def after_step(self, view: View) -> Optional[Mapping[str, float]]:
+        return self._watch.after_step(view) if self._watch else None
+
+    def close(self) -> None:
+        if self._watch:
+            self._watch.remove()
+        self._watch = None
+
+
+@dataclass(eq=False)
+class Profile(Callback, Options):
+    """Measures where the time of some steps goes: a table, and a trace of every operator.
+
+    steps: how many to measure; as many again are traced. See docs/en/looking-inside.md.
+    """
+
+    heading = "looking inside"
+
+    steps: CountOrZero = option(
+        20,
+        "number of steps to profile; without a value: 20; 0: off",
+        flat="profile",
+        bare="20",
+    )
+    _profile: "Optional[StepProfile]" = field(default=None, init=False, repr=False)
+
+    def before_first_step(self, training: Training) -> None:
+        from paddle_mnist.monitor.profiler import Profile as StepProfile
+
+        if self.steps and training.world.is_main_process:
+            self._profile = StepProfile(training.run.profile, self.steps)
+
+    def profiler(self) -> "Optional[Profiler]":
+        return self._profile
+
+    def after_last_step(self, training: Training) -> None:
+        profile, self._profile = self._profile, None
+        if profile:
+            profile.close()
+
+    def close(self) -> None:
+        if self._profile:
+            self._profile.close()
+        self._profile = None
+
 
 log = logging.getLogger("paddle_mnist")
 
