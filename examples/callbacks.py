@@ -131,7 +131,7 @@ if __name__ == "__main__":
         train=train,
         valid=valid,
         loss=paddle.nn.CrossEntropyLoss(),
-        optimizer=lambda parameters: paddle.optimizer.Momentum(0.1, parameters=parameters),
+        optimizer=lambda parameters: paddle.optimizer.Momentum(0.02, parameters=parameters),
         metrics={"acc": paddle.metric.Accuracy()},
         monitor="valid/acc",
         epochs=EPOCHS,

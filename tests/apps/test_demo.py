@@ -317,13 +317,13 @@ def test_page_reads_ten_digits_drawn_one_after_another(visit):
 def test_page_reads_a_picture_or_gives_the_reason(visit, four, tmp_path):
     visitor = visit(**DESKTOP)
     visitor.page.get_by_role("tab", name="Picture").click()
-    field = visitor.page.locator("input[type=file]").first
-    field.set_input_files(four)
-    visitor.expect("4, probability")
-    visitor.page.get_by_label("Clear").last.click()
     (tmp_path / "words.png").write_bytes(b"some words")
-    visitor.page.locator("input[type=file]").first.set_input_files(tmp_path / "words.png")
-    visitor.expect("Not a picture")
+    for file, answer in {four: "4, probability", tmp_path / "words.png": "Not a picture"}.items():
+        with visitor.page.expect_file_chooser() as chooser:
+            visitor.page.get_by_role("button", name="Click to upload").click()
+        chooser.value.set_files(file)
+        visitor.expect(answer)
+        visitor.page.get_by_label("Clear").last.click()
 
 
 SCREEN = {**PHONE, "device_scale_factor": 2}
