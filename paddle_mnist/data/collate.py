@@ -1,16 +1,23 @@
-"""Assembles the samples of a dataset into batches, and checks them."""
+"""Assemble the samples of a dataset into batches, and check them."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.stacking import EXPECTED, as_paddles, require_one, stack_leaves
+from paddle_mnist.data.structures import leaves, length_of, mapped, rebuilt
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
-from paddle_mnist.system.arrays import own_memory
+from paddle_mnist.system.arrays import as_array
+
+# Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
+SIGNED = {"uint16": np.int32, "uint32": np.int64}
+# What `paddle.gather` and `paddle.stack` take on a CPU, in Paddle 2.6.2 as in 3.3.1.
+COPIED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
+EXPECTED = "numbers, arrays, tensors or strings; for others give a collate_fn"  # in a sample
 
 
 @contextlib.contextmanager
@@ -94,16 +101,16 @@ def batch_of(
             f"a {kind}, which is a whole batch, so that there is nothing for the collate_fn; "
             "expected a list of samples, or no collate_fn"
         )
-    if _length(found) != len(indices):
+    if length_of(found) != len(indices):
         raise error(
-            f"a {kind} of {_length(found) or 'no'} rows; expected a list of {len(indices)} "
+            f"a {kind} of {length_of(found) or 'no'} rows; expected a list of {len(indices)} "
             f"samples, or arrays and tensors with {len(indices)} rows"
         )
 
     def converted(leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray):
             return leaf
-        return as_paddles(leaf, leaf, source, lambda number: str(indices[number]), 0)
+        return _as_paddles(leaf, leaf, source, lambda number: str(indices[number]), 0)
 
     return mapped(found, converted)
 
@@ -141,10 +148,10 @@ def stack_samples(
         number = next(number for number, sample in enumerate(samples) if sample is None)
         raise DataError(f"{source}: sample {name(number)} is None; expected {EXPECTED}")
     if len(types) > 1:
-        require_one(samples, _kind, "structure", source, name)
+        _require_one(samples, _kind, "structure", source, name)
     if isinstance(first, Mapping):
         if len(set(map(frozenset, samples))) > 1:
-            require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, name)
+            _require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, name)
         return {
             key: stack_samples(
                 [sample[key] for sample in samples], source, indices, f"{place}[{key!r}]"
@@ -153,7 +160,7 @@ def stack_samples(
         }
     if isinstance(first, (tuple, list)):
         if len(set(map(len, samples))) > 1:
-            require_one(samples, len, "number of values", source, name)
+            _require_one(samples, len, "number of values", source, name)
         parts = [
             stack_samples(values, source, indices, f"{place}[{number}]")
             for number, values in enumerate(zip(*samples))
@@ -161,7 +168,7 @@ def stack_samples(
         return rebuilt(first, parts)
     if isinstance(first, (str, bytes)):
         return list(samples)
-    return stack_leaves(samples, types, source, name)
+    return _stack_leaves(samples, types, source, name)
 
 
 def _kind(sample: Any) -> str:
@@ -176,64 +183,87 @@ def _kind(sample: Any) -> str:
     )
 
 
-def rebuilt(like: Any, parts: Sequence[Any]) -> Any:
-    """Return a tuple or list of the class of `like`, a named tuple's too, with other parts."""
-    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+def _stack_leaves(
+    samples: Sequence[Any], types: Set[type], source: str, name: Callable[[int], str]
+) -> Any:
+    """Stack numbers, arrays or tensors. types: theirs. See `stack_samples`."""
+    if types == {paddle.Tensor}:
+        stacked = _stack_tensors(samples)
+        if stacked is not None:
+            return stacked
+    arrays = samples if types == {np.ndarray} else [as_array(sample) for sample in samples]
+    if len(types) == len({(array.dtype, array.shape) for array in arrays}) == 1:
+        # Not `np.stack`, which takes three times as long for small arrays.
+        return _as_paddles(np.array(arrays), samples[0], source, name, 0)
+    converted = [
+        _as_paddles(array, sample, source, name, number)
+        for number, (array, sample) in enumerate(zip(arrays, samples))
+    ]
+    _require_one(
+        converted,
+        lambda array: f"{array.dtype} {list(array.shape)}",
+        "dtype or shape",
+        source,
+        name,
+    )
+    return np.stack(converted)
 
 
-def mapped(structure: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a structure of tuples, lists and dicts with `function` applied to every leaf."""
-    if isinstance(structure, Mapping):
-        return {key: mapped(value, function) for key, value in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return rebuilt(structure, [mapped(value, function) for value in structure])
-    return function(structure)
+def _stack_tensors(tensors: Sequence[paddle.Tensor]) -> Optional[paddle.Tensor]:
+    """Stack tensors in one operation on a CPU; return None where that is not possible."""
+    first = tensors[0]
+    shape, dtype = first.shape, first.dtype
+    # By identity: to compare dtypes takes as long as to stack.
+    is_alike = all(one.dtype is dtype and one.shape == shape and one.is_dense() for one in tensors)
+    if not is_alike or not math.prod(shape) or dtype not in COPIED:
+        return None
+    # A forked worker sends arrays; what is on another device than the net is copied there.
+    if paddle.io.get_worker_info() is not None or paddle.get_device() != "cpu":
+        return None
+    with paddle.no_grad():
+        return paddle.stack(list(tensors)) if first.place.is_cpu_place() else None
 
 
-def leaves(structure: Any) -> Iterator[Any]:
-    """Yield the leaves of a structure of tuples, lists and dicts, depth first."""
-    if isinstance(structure, Mapping):
-        structure = list(structure.values())
-    if isinstance(structure, (tuple, list)):
-        for part in structure:
-            yield from leaves(part)
-    else:
-        yield structure
+def _as_paddles(
+    array: np.ndarray, value: Any, source: str, name: Callable[[int], str], number: int
+) -> np.ndarray:
+    """Return an array in a dtype that Paddle has. Raises DataError if there is none.
 
-
-def tensors(batch: Any) -> Any:
-    """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is.
-
-    A tensor is copied: it may be a view, and whoever asks a view for its values copies all of the
-    tensor behind it (see `as_array`).
+    value: which it was made of, that of a sample. number: the sample's, for `name`.
     """
-
-    def tensor(leaf: Any) -> Any:
-        if isinstance(leaf, paddle.Tensor):
-            return own_memory(leaf)
-        return paddle.to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-    return mapped(batch, tensor)
-
-
-def num_samples(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor or array.
-
-    Raises DataError if it holds none.
-    """
-    size = _length(batch)
-    if size is None:
+    if isinstance(value, paddle.Tensor):
+        return array
+    if array.dtype.kind in "bifc" and not isinstance(value, float):  # most; a name takes longer
+        return array
+    if array.dtype.name in SIGNED:
+        return array.astype(SIGNED[array.dtype.name])
+    if array.dtype.name == "uint64":
         raise DataError(
-            f"a batch is a {type(batch).__name__} without a tensor; expected at least one, whose "
-            "first dimension counts the samples"
+            f"{source}: sample {name(number)} is uint64, which Paddle has not; expected int64, say"
         )
-    return size
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+        raise DataError(
+            f"{source}: sample {name(number)} is a {type(value).__name__}; expected {EXPECTED}"
+        )
+    return array.astype(np.float32) if isinstance(value, float) else array
 
 
-def _length(batch: Any) -> Optional[int]:
-    """Return the length of the first tensor or array of a batch; None if it holds none."""
-    for leaf in leaves(batch):
-        shape: Sequence[int] = getattr(leaf, "shape", ())
-        if len(shape):
-            return shape[0]
-    return None
+def _require_one(
+    samples: Sequence[Any],
+    describe: Callable[[Any], Any],
+    what: str,
+    source: str,
+    name: Callable[[int], str],
+) -> None:
+    """Raise DataError unless all samples have the same description.
+
+    name: gives that of a sample by its number in the batch.
+    """
+    descriptions = [describe(sample) for sample in samples]
+    for number, found in enumerate(descriptions):
+        if found != descriptions[0]:
+            raise DataError(
+                f"{source}: samples {name(0)} and {name(number)} of a batch differ in their "
+                f"{what}: {descriptions[0]} and {found}; expected the same in all; for samples of "
+                "different sizes give a collate_fn, which pads them, say"
+            )

@@ -9,11 +9,12 @@ import numpy as np
 import paddle
 
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
-from paddle_mnist.data.collate import data_error, make_batch, num_samples, tensors
+from paddle_mnist.data.collate import data_error, make_batch
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.loader import BatchLoader, length_of, require_length
 from paddle_mnist.data.sampler import SeededOrder, Shard, require_batch_size
 from paddle_mnist.data.seeding import TRAIN, seed_generators
+from paddle_mnist.data.structures import num_samples, tensors
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.system import heartbeat, signals

@@ -9,7 +9,6 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset
-from paddle_mnist.data.collate import tensors
 from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.sampler import (
     EpochOrder,
@@ -19,6 +18,7 @@ from paddle_mnist.data.sampler import (
     require_batch_size,
 )
 from paddle_mnist.data.seeding import TRAIN
+from paddle_mnist.data.structures import tensors
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import Loader

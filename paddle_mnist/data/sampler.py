@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from paddle_mnist.data.collate import data_error, num_samples
+from paddle_mnist.data.collate import data_error
+from paddle_mnist.data.structures import num_samples
 from paddle_mnist.errors import CheckpointError, ConfigError
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.forking import forked
+from paddle_mnist.data.structures import mapped
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once

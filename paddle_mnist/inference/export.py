@@ -15,7 +15,7 @@ import paddle
 from paddle import nn
 
 import paddle_mnist
-from paddle_mnist.data.batch_description import explained
+from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor

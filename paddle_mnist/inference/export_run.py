@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.batch_description import explained
+from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.exported import Input, Signature

@@ -8,10 +8,9 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.batch_description import explained
 from paddle_mnist.data.batch_reader import CollateFn
-from paddle_mnist.data.collate import mapped, rebuilt
 from paddle_mnist.data.seeding import generators_restored, reseed
+from paddle_mnist.data.structures import explained, mapped, rebuilt
 from paddle_mnist.errors import DataError
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system import signals

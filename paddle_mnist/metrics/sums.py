@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 import paddle
 
-from paddle_mnist.data.batch_description import explained
+from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.system.arrays import as_array

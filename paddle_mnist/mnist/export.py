@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
-from paddle_mnist.data.batch_description import describe_batch, explained
+from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.exported import Input, Signature

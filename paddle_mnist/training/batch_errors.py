@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 import paddle
 
-from paddle_mnist.data.batch_description import describe_batch
-from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.sampler import shards_of
+from paddle_mnist.data.structures import describe_batch, leaves
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.nn.paddle_losses import is_likelihood

@@ -16,9 +16,10 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
-from paddle_mnist.data.collate import leaves, read_samples
+from paddle_mnist.data.collate import read_samples
 from paddle_mnist.data.loader import length_of
 from paddle_mnist.data.seeding import generators_restored, seed_generators
+from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.object_graph import child, is_users, own_steps

@@ -10,8 +10,8 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.collate import num_samples
 from paddle_mnist.data.seeding import generators_restored, reseed
+from paddle_mnist.data.structures import num_samples
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.interfaces import BatchMetric, Loader
 from paddle_mnist.metrics.sums import ANY_MEAN, as_metric, computed

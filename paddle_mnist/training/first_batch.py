@@ -9,10 +9,9 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.batch_description import describe_batch, explained
-from paddle_mnist.data.collate import leaves, mapped, num_samples
 from paddle_mnist.data.sampler import Shard, shards_of
 from paddle_mnist.data.seeding import reseed
+from paddle_mnist.data.structures import describe_batch, explained, leaves, mapped, num_samples
 from paddle_mnist.errors import ConfigError, DataError, PeerError, StoppedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.snapshot import Snapshot

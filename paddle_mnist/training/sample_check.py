@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.sampler import shards_of
+from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import describe

@@ -13,7 +13,7 @@ import paddle
 from paddle import nn
 from paddle.metric import Metric
 
-from paddle_mnist.data.batch_description import explained
+from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions

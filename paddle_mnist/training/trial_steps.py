@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.sampler import Shard
+from paddle_mnist.data.structures import mapped
 from paddle_mnist.errors import DivergedError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.interfaces import Observer, View, Writer, as_number

@@ -6,7 +6,8 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_mnist.data.collate import num_samples, stack_samples, tensors
+from paddle_mnist.data.collate import stack_samples
+from paddle_mnist.data.structures import num_samples, tensors
 from paddle_mnist.errors import DataError
 
 Pair = namedtuple("Pair", "left right")

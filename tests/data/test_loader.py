@@ -18,7 +18,6 @@ from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.external import (
     ExternalLoader,
     ResumableBatchSampler,
@@ -28,6 +27,7 @@ from paddle_mnist.data.external import (
 from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import ShardSpec, shards_of
 from paddle_mnist.data.seeding import reseed, seed_of
+from paddle_mnist.data.structures import mapped
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
 
 Views = namedtuple("Views", "near far")
