@@ -4,7 +4,7 @@ from paddle_mnist.checkpoint.saving import Saving as Saving
 from paddle_mnist.data.external import ResumableBatchSampler as ResumableBatchSampler
 from paddle_mnist.data.loader import BatchLoader as BatchLoader
 from paddle_mnist.data.loading import Loading as Loading
-from paddle_mnist.inference.export_run import export_run as export_run
+from paddle_mnist.inference.export import export_run as export_run
 from paddle_mnist.inference.predict_run import predict_run as predict_run
 from paddle_mnist.interfaces import Observer as Observer
 from paddle_mnist.interfaces import View as View

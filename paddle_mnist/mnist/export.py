@@ -15,7 +15,7 @@ from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
-from paddle_mnist.inference.exported import Input, Signature
+from paddle_mnist.inference.predictor import Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.images import open_data
 from paddle_mnist.mnist.model import MNIST

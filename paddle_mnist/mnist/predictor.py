@@ -13,8 +13,14 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
-from paddle_mnist.inference.exported import ABOUT, Input
-from paddle_mnist.inference.predictor import InferenceFn, Predictor, check_counts, is_exported
+from paddle_mnist.inference.predictor import (
+    ABOUT,
+    InferenceFn,
+    Input,
+    Predictor,
+    check_counts,
+    is_exported,
+)
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import (
     DIVISOR,

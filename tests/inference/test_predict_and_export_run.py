@@ -193,6 +193,8 @@ def test_export_run_wrong_inputs_raises(weights, tmp_path):
         (InputSpec([None, 2], "float32"), {}, r"the batch is \[float32 \[4, 2\]\]$"),
         ([POINTS, POINTS], {}, "the model fails with TypeError"),
         (POINTS, {"outputs": ["a", "b"]}, "expected 1 different names"),
+        ([POINTS, SPECS[0]], {}, r"the batch is \[float32 \[33, 6\], float32 \[4, 6\]\]$"),
+        ([], {}, "expected at least one"),
         (POINTS, {"format": "torch"}, "expected paddle or onnx"),
     ):
         with pytest.raises(ConfigError, match=message):
