@@ -24,8 +24,10 @@ PARAMETERS = "inference.pdiparams"
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
 Shape = tuple[int, ...]
-# Inputs by name, and the indices of the requested outputs (None: all of them) -> those outputs
-InferenceFn = Callable[..., list[np.ndarray]]
+# Inputs by name, and the indices of the requested outputs -> those outputs
+InferenceFn = Callable[[Mapping[str, np.ndarray], Sequence[int]], list[np.ndarray]]
+# The names of a model's inputs and of its outputs, and one function for each parallel computation
+Started = tuple[list[str], list[str], list[InferenceFn]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Signature:
         inputs, outputs = tuple(map(Input.from_about, specs)), about["outputs"]
         if len({spec.name for spec in inputs}) < len(specs) or not inputs:
             raise ValueError(f"inputs are {specs!r}")
-        if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
+        is_named = isinstance(outputs, list) and all(isinstance(name, str) for name in outputs)
+        if not is_named or not outputs or len(set(outputs)) < len(outputs):
             raise ValueError(f"outputs are {outputs!r}")
         return cls(inputs, tuple(outputs))
 
@@ -111,7 +114,7 @@ class Predictor:
         self.batch_size = batch_size
         start = _start_onnx if ONNX in self.about["files"] else _start_paddle
         with utf8_folder(folder) as readable:
-            names, runs = start(readable, self.about["files"], device, threads, parallel)
+            names, given, runs = start(readable, self.about["files"], device, threads, parallel)
         expected = [spec.name for spec in self.signature.inputs]
         if sorted(names) != sorted(expected):
             raise CheckpointError(
@@ -120,7 +123,7 @@ class Predictor:
             )
         self._idle: queue.LifoQueue[InferenceFn] = queue.LifoQueue()
         for run in runs:
-            self.output_shapes = self._computed_shapes(folder, run)
+            self.output_shapes = self._computed_shapes(folder, run, len(given))
             self._idle.put(run)
 
     def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
@@ -180,14 +183,13 @@ class Predictor:
     def _named(self, arrays: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
         return {spec.name: array for spec, array in zip(self.signature.inputs, arrays)}
 
-    def _computed_shapes(self, folder: Path, run: InferenceFn) -> dict[str, Shape]:
+    def _computed_shapes(self, folder: Path, run: InferenceFn, count: int) -> dict[str, Shape]:
         """Run one sample, which is slow the first time; return the shapes of its outputs.
 
         Raises CheckpointError unless they are those in `about.json`.
         """
-        inputs = self.signature.inputs
-        values = run(self._named(np.zeros([1, *spec.shape], spec.dtype) for spec in inputs))
-        shapes = [value.shape[1:] for value in values]
+        zeros = (np.zeros([1, *spec.shape], spec.dtype) for spec in self.signature.inputs)
+        shapes = [value.shape[1:] for value in run(self._named(zeros), range(count))]
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")  # version 0.1 recorded none
         found = {name: [-1, *shape] for name, shape in computed.items()}
@@ -240,11 +242,10 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
         raise CheckpointError(f"{path}: damaged ({error!r}); export again") from error
     needed = set(files) - {f"{PARAMETERS}.info"}  # Paddle 2 writes it too, and nobody reads it
     forms = [{ONNX}, *({program, PARAMETERS} for program in PROGRAMS)]
-    outputs = signature.outputs
-    if needed not in forms or not outputs or len(set(outputs)) < len(outputs):
+    if needed not in forms:
         raise CheckpointError(
-            f"{path}: names the files {', '.join(map(repr, files))} and the outputs "
-            f"{', '.join(map(repr, outputs))}; expected those of an exported model; export again"
+            f"{path}: names the files {', '.join(map(repr, files))}; expected those of an exported "
+            "model; export again"
         )
     for name, digest in files.items():
         _verify(folder / name, str(digest))
@@ -276,8 +277,8 @@ def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
 
 def _start_paddle(
     folder: Path, files: Collection[str], device: str, threads: int, parallel: int
-) -> tuple[list[str], list[InferenceFn]]:
-    """Return the names of the inputs, and what computes, as often as it may run at once."""
+) -> Started:
+    """Start a model in Paddle's format. Raises CheckpointError and DeviceError."""
     from paddle import inference
 
     from paddle_mnist.system.devices import select_device
@@ -298,29 +299,27 @@ def _start_paddle(
             f"{program}: this Paddle cannot run it ({reason}); export it again with this version"
         ) from error
     clones = [first.clone() for _ in range(parallel - 1)]
-    return first.get_input_names(), [_paddle_run(predictor) for predictor in (first, *clones)]
+    runs = [_paddle_run(predictor) for predictor in (first, *clones)]
+    return first.get_input_names(), first.get_output_names(), runs
 
 
 def _paddle_run(predictor: Any) -> InferenceFn:
     handles = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
     names = predictor.get_output_names()
 
-    def run(
-        batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
-    ) -> list[np.ndarray]:
-        requested = names if indices is None else [names[index] for index in indices]
+    def run(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
         for name, array in batch.items():
             handles[name].copy_from_cpu(array)
         predictor.run()
-        return [predictor.get_output_handle(name).copy_to_cpu() for name in requested]
+        return [predictor.get_output_handle(names[index]).copy_to_cpu() for index in indices]
 
     return run
 
 
 def _start_onnx(
     folder: Path, files: Collection[str], device: str, threads: int, parallel: int
-) -> tuple[list[str], list[InferenceFn]]:
-    """Return the names of the inputs, and what computes, as often as it may run at once."""
+) -> Started:
+    """Start an ONNX model. Raises CheckpointError and DeviceError."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -341,12 +340,9 @@ def _start_onnx(
         raise CheckpointError(f"{folder / ONNX}: cannot be run ({reason}); export again") from error
     names = [node.name for node in session.get_outputs()]
 
-    def run(
-        batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
-    ) -> list[np.ndarray]:
-        requested = names if indices is None else [names[index] for index in indices]
-        outputs: list[np.ndarray] = session.run(requested, dict(batch))
+    def run(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
+        outputs: list[np.ndarray] = session.run([names[index] for index in indices], dict(batch))
         return outputs
 
     # many threads may run a session at once
-    return [node.name for node in session.get_inputs()], [run] * parallel
+    return [node.name for node in session.get_inputs()], names, [run] * parallel

@@ -212,13 +212,11 @@ def _of_images(run: InferenceFn, spec: Input) -> InferenceFn:
     of_blank = scores(np.zeros([1, SIZE, SIZE], np.uint8))
     ends_in_softmax = (of_blank >= 0).all() and abs(of_blank.sum() - 1) < 1e-3
 
-    def digits(
-        batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
-    ) -> list[np.ndarray]:
+    def digits(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
         found = scores(batch[INPUT])
         logits = np.log(found + np.float32(1e-30)) if ends_in_softmax else found
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         values = [logits, powers / powers.sum(axis=1, keepdims=True)]
-        return values if indices is None else [values[index] for index in indices]
+        return [values[index] for index in indices]
 
     return digits

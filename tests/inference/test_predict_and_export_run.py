@@ -218,6 +218,9 @@ def test_predictor_wrong_input_or_description_raises(weights, tmp_path):
     for changes in (
         {"output_shapes": {"output": [-1, 4]}},
         {"outputs": ["scores", "more"]},
+        {"outputs": []},
+        {"outputs": "output"},
+        {"files": {"model.onnx": "", "inference.json": ""}},
         {"input": {**about["input"], "dtype": "nonsense"}},
         {"input": {**about["input"], "shape": [-1, -1]}},
         {"input": {**about["input"], "name": "words"}},
