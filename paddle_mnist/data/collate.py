@@ -173,14 +173,11 @@ def stack_samples(
 
 def _kind(sample: Any) -> str:
     """Return what a sample is: one of these, or something that is to become an array."""
-    kinds: dict[str, Union[type, tuple[type, ...]]] = {
-        "dict": Mapping,
-        "tuple or list": (tuple, list),
-        "text": (str, bytes),
-    }
-    return next(
-        (name for name, kind in kinds.items() if isinstance(sample, kind)), "number or array"
-    )
+    if isinstance(sample, Mapping):
+        return "dict"
+    if isinstance(sample, (tuple, list)):
+        return "tuple or list"
+    return "text" if isinstance(sample, (str, bytes)) else "number or array"
 
 
 def _stack_leaves(
@@ -239,7 +236,7 @@ def _as_paddles(
         return array.astype(SIGNED[array.dtype.name])
     if array.dtype.name == "uint64":
         raise DataError(
-            f"{source}: sample {name(number)} is uint64, which Paddle has not; expected int64, say"
+            f"{source}: sample {name(number)} is uint64, which Paddle does not have; expected int64"
         )
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         raise DataError(
