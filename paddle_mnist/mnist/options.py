@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 from msgspec import Meta
 
 from paddle_mnist.errors import ConfigError, nearest_name
-from paddle_mnist.nn.sparse_layout import BlockSizes, Net
+from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.options import (
     Count,
     CountOrZero,

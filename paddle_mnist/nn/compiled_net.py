@@ -13,10 +13,9 @@ from typing import Any, Optional
 import numpy as np
 import numpy.typing as npt
 
-from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_linear, sparse_net
+from paddle_mnist.nn import compiler, kernels, layout
 from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, chunks_of, map_chunks
-from paddle_mnist.nn.packing import packing, unpacking
-from paddle_mnist.nn.sparse_layout import Floats, Net, aligned_zeros
+from paddle_mnist.nn.layout import Floats, Net, aligned_zeros, packing, unpacking
 from paddle_mnist.system.surroundings import for_another_python
 
 MAX_REUSED_BYTES = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
@@ -46,7 +45,7 @@ def compile_ahead(net: Net) -> None:
         if not missing:
             continue
         program = (
-            "from paddle_mnist.nn.sparse_layout import BlockSizes, Net\n"
+            "from paddle_mnist.nn.layout import BlockSizes, Net\n"
             "from paddle_mnist.nn.compiled_net import CompiledNet\n"
             f"passes = CompiledNet({net!r})\n"
             f"for title in {missing!r}:\n"
@@ -65,7 +64,7 @@ def compile_ahead(net: Net) -> None:
 def _sources() -> str:
     """Return a hash of the code that is compiled."""
     digest = hashlib.sha256()
-    for module in (sparse_conv, sparse_linear, sparse_net, sparse_layout, compiler):
+    for module in (kernels, layout, compiler):
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()
 
@@ -110,9 +109,9 @@ class _OfThread(threading.local):
         self._net = net
 
     @functools.cached_property
-    def work(self) -> sparse_net.Workspace:
+    def work(self) -> kernels.Workspace:
         """Arrays for intermediate results."""
-        return sparse_net.new_workspace(self._net)
+        return kernels.new_workspace(self._net)
 
     @functools.cached_property
     def _memory(self) -> Memory:
@@ -124,17 +123,17 @@ class _OfThread(threading.local):
 
 
 class CompiledNet:
-    """Runs the passes of `sparse_net` on batches: any number of threads gives the same bits."""
+    """Runs the passes of `kernels` on batches: any number of threads gives the same bits."""
 
     def __init__(self, net: Net):
         self.net = net
         self._own = _OfThread(net)
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._packing, self._unpacking = packing(net), unpacking(net)
-        self._run_forward, self._run_backward = sparse_net.build(net)
+        self._run_forward, self._run_backward = kernels.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
-            self._run_cross_entropy = sparse_linear.cross_entropy_loop(net.classes)
+            self._run_cross_entropy = kernels.cross_entropy_loop(net.classes)
             self.functions["cross-entropy"] = self._run_cross_entropy
         self._compiled: set[str] = set()
         self._lock = threading.Lock()
@@ -155,7 +154,7 @@ class CompiledNet:
 
     @property
     def _key(self) -> str:
-        return f"{self.net} {sparse_layout.lanes()} {_sources()}"
+        return f"{self.net} {layout.lanes()} {_sources()}"
 
     def _arguments(self, title: str) -> tuple[Any, ...]:
         """Return arguments of the types that a pass is called with."""
@@ -285,10 +284,10 @@ class CompiledNet:
 
     def _load(self, parameters: Floats, memory: Memory) -> np.float32:
         """Write the parameters into a batch's memory; return the value that need not be visited."""
-        padded = np.append(parameters, sparse_conv.ZERO)
+        padded = np.append(parameters, kernels.ZERO)
         np.take(padded, self._packing, out=memory.weights, mode="clip")  # "raise" would copy
         # 0 * inf is nan: with such weights, zeros have to be visited too
-        return sparse_conv.ZERO if np.isfinite(parameters).all() else sparse_net.NAN
+        return kernels.ZERO if np.isfinite(parameters).all() else kernels.NAN
 
     def _sum(self, memory: Memory, chunks: int) -> Floats:
         """Return the gradients of the parameters, flat, summed over the chunks; end the batch."""

@@ -1,7 +1,7 @@
 """Compiles functions with numba, and keeps the machine code in a folder for the next process.
 
 numba's own cache does not serve here: it misses functions that are closed over compiled ones, as
-those of `sparse_conv` are, and loads a damaged file as if it were whole. This one names a file
+those of `kernels` are, and loads a damaged file as if it were whole. This one names a file
 after everything the code depends on, and checks its SHA-256 before it is loaded. A file that is
 damaged is compiled anew; a folder that cannot be written, or that others may write (the code in it
 would run as this user), is not used.

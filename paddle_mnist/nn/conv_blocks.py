@@ -1,7 +1,7 @@
 """Blocks of convolution, ReLU and max pooling that CPUs compute several times faster than Paddle.
 
 `ConvBlocks` is the layer for nets of one's own, `run_layers` what it calls. Where the compiled
-loops of `sparse_conv` do not serve, Paddle's own layers compute.
+loops of `kernels` do not serve, Paddle's own layers compute.
 """
 
 import numbers
@@ -25,7 +25,7 @@ from paddle_mnist.nn.fast_layers import (
     why_not_compiled,
 )
 from paddle_mnist.nn.implementations import PADDLE
-from paddle_mnist.nn.sparse_layout import VERSION, Net
+from paddle_mnist.nn.layout import VERSION, Net
 from paddle_mnist.system.arrays import as_array
 
 if TYPE_CHECKING:  # it imports numba

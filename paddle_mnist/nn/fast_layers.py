@@ -13,7 +13,7 @@ from paddle import nn
 
 from paddle_mnist.errors import DeviceError
 from paddle_mnist.nn.layers import hooks_of, is_read_only
-from paddle_mnist.nn.sparse_layout import BlockSizes, Net
+from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.system.devices import comes_after_paddle_2
 from paddle_mnist.system.machine import usable_cpus
 

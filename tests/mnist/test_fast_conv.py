@@ -14,7 +14,7 @@ import paddle
 import pytest
 
 from paddle_mnist import MNIST, MnistDataset
-from paddle_mnist.nn.sparse_layout import VERSION
+from paddle_mnist.nn.layout import VERSION
 
 QUIET = ["--figures", "false", "--visualdl", "false"]
 
