@@ -65,7 +65,7 @@ def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
         code = re.sub(r"paddle[_-]mnist", "", path.read_text())
         words = r"\bmnist\w*|.*\b28\b.*|recipe"
         if room_of(name) != "nn":
-            words += r"|fast_?conv\w*|\w+_blocks|fast_layers|compiled_[cln]\w+"
+            words += r"|fast_?conv\w*|\w+_blocks|covered_net|compiled_[cln]\w+"
         found += [f"{name}: {match}" for match in re.findall(f"(?i){words}", code)]
     assert not found
     done = python(

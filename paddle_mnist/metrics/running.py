@@ -11,7 +11,7 @@ import numpy as np
 
 from paddle_mnist.interfaces import MetricSums, Writer
 from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, as_float, computed, total
-from paddle_mnist.nn.nan_check import require_finite_loss
+from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.progress import RunningSums, TrainState
 

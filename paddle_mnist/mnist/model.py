@@ -39,15 +39,15 @@ class MNIST(FastConvSwitch, nn.Layer):
     the same reason, two instances cannot share one optimizer.
 
     pretrained: load the weights that come with the package (`paddle_mnist.mnist.pretrained`).
-    fast_conv: how the net is computed. "auto": on a CPU with compiled loops, which are several
-        times faster than Paddle's layers and equal to them up to float32 rounding error, with one
-        thread per core, at most 16; on other devices with Paddle's layers. "off": always with
+    fast_conv: how the net is computed. "auto": on a CPU as a compiled net, which is several times
+        faster than Paddle's layers and equal to them up to float32 rounding error, with one thread
+        per core, at most 16; on other devices with Paddle's layers. "off": always with
         Paddle's layers. A number: as "auto", with this number of threads; 0 means "off". You can
         set the attribute of this name at any time.
 
-    The compiled loops are those of `paddle_mnist.nn.conv_blocks.ConvBlocks`, whose documentation
-    says what they cover. Paddle's layers are used for layers of other kinds, with hooks that may
-    change values, in static graphs (`paddle.jit`) and for other dtypes. The loops allow one
+    The net is compiled as `paddle_mnist.nn.conv_blocks.ConvBlocks` is, whose documentation says
+    what is covered. Paddle's layers are used for layers of other kinds, with hooks that may
+    change values, in static graphs (`paddle.jit`) and for other dtypes. A compiled net allows one
     backward pass: a second one (`retain_graph=True`) and second derivatives raise an error that
     says how to switch to Paddle's layers.
 

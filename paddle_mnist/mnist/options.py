@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 from msgspec import Meta
 
-from paddle_mnist.errors import ConfigError, nearest_name
+from paddle_mnist.errors import ConfigError, DeviceError, nearest_name
 from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.options import (
     Count,
@@ -96,22 +96,35 @@ class NetOptions(Options):
     )
     fast_conv: Literal["auto", "on", "off"] = option(
         "auto",
-        "compute convolutions in compiled loops; auto: on CPUs only",
+        "compile the net's convolutions; auto: on CPUs only",
         heading="device",
         must_match=True,
     )
     threads: CountOrZero = option(
         0,
-        "threads of the fast convolution in each process; or auto",
+        "threads of the compiled net in each process; or auto",
         heading="device",
         parse=auto_as_zero,
     )
 
     def conv_threads(self) -> int:
-        """Return the threads of the fast convolution on this device; see `fast_conv_threads`."""
-        from paddle_mnist.nn.fast_layers import fast_conv_threads
+        """Return the threads of the compiled net on this device; 0 for Paddle's own layers.
 
-        return fast_conv_threads(self.fast_conv, self.threads)
+        Raises DeviceError if the compiled net is asked for but the device is not a CPU.
+        """
+        import paddle
+
+        from paddle_mnist.nn.covered import threads_of
+
+        device = paddle.device.get_device()
+        if self.fast_conv == "on" and device != "cpu":
+            raise DeviceError(
+                f"fast_conv is on, but the device is {device}; "
+                "set device to cpu, or fast_conv to auto"
+            )
+        if self.fast_conv == "off" or device != "cpu":
+            return 0
+        return self.threads or threads_of("auto")
 
     def __call__(self) -> "MNIST":
         from paddle_mnist.mnist.model import MNIST
@@ -270,7 +283,7 @@ BLOCKS = (BlockSizes(1, 28, 28, 20, 5, 2), BlockSizes(20, 14, 14, 20, 5, 2))
 
 
 def net_sizes(has_dropout: bool = False) -> Net:
-    """Return what `MNIST` computes in compiled loops: all of it, or with dropout the features."""
+    """Return what `MNIST` computes as a compiled net: all of it, or with dropout the features."""
     if has_dropout:
         return Net(BLOCKS, biases=(True, True))
     return Net(BLOCKS, biases=(True, True, True), classes=10)

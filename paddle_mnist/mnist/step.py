@@ -8,7 +8,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist.metrics.sums import Mean
-from paddle_mnist.nn.cross_entropy import CrossEntropy
+from paddle_mnist.nn.losses import CrossEntropy
 from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.steps import SupervisedStep, num_correct
 

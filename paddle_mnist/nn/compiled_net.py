@@ -123,7 +123,7 @@ class _OfThread(threading.local):
 
 
 class CompiledNet:
-    """Runs the passes of `kernels` on batches: any number of threads gives the same bits."""
+    """Runs the kernels of a net on batches: any number of threads gives the same bits."""
 
     def __init__(self, net: Net):
         self.net = net

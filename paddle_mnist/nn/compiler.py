@@ -3,10 +3,10 @@
 numba's own cache does not serve here: it misses functions that are closed over compiled ones, as
 those of `kernels` are, and loads a damaged file as if it were whole. This one names a file
 after everything the code depends on, and checks its SHA-256 before it is loaded. A file that is
-damaged is compiled anew; a folder that cannot be written, or that others may write (the code in it
+damaged is compiled again; a folder that cannot be written, or that others may write (the code in it
 would run as this user), is not used.
 
-Importing this module imports numba: see `paddle_mnist.nn.fast_layers.why_not_compiled`.
+Importing this module imports numba: see `paddle_mnist.nn.covered.why_not_compiled`.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def inlined(function: Callable[..., Any]) -> Loop:
 
 
 def _unique(function: Function) -> Function:
-    """Name a function after the constants that it is closed over too.
+    """Make a function's name unique by a hash of the constants it is closed over.
 
     Of two functions of one name the linker keeps one, and names are otherwise unique only within
     the process that compiles them, not among the files that a process loads.
@@ -188,11 +188,11 @@ class _File(caching.NullCache):
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.warning("%s: %s; compiling anew", self.path, error.strerror)
+            log.warning("%s: %s; compiling again", self.path, error.strerror)
             return None
         digest, code = contents[:32], contents[32:]
         if hashlib.sha256(code).digest() != digest:
-            log.warning("%s is damaged; compiling anew", self.path)
+            log.warning("%s is damaged; compiling again", self.path)
             return None
         # Instead of all that numba can compile (`target_context.refresh()`), which takes longer to
         # load than this code: the functions that it calls to take arrays from Python.

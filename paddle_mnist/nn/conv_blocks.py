@@ -1,31 +1,34 @@
 """Blocks of convolution, ReLU and max pooling that CPUs compute several times faster than Paddle.
 
-`ConvBlocks` is the layer for nets of one's own, `run_layers` what it calls. Where the compiled
-loops of `kernels` do not serve, Paddle's own layers compute.
+`ConvBlocks` is the layer for nets of one's own, `run_layers` what it calls. Where a compiled
+net does not serve, Paddle's own layers compute.
 """
 
+import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
+from paddle.nn import functional as F
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.cross_entropy import compiled_cross_entropy
-from paddle_mnist.nn.fast_layers import (
+from paddle_mnist.nn.covered import (
     SWITCH,
     call_hooks,
-    fast_net,
+    covered_net,
     parameters_of,
     refuse_second_pass,
     run_one_by_one,
     threads_of,
     why_not_compiled,
 )
-from paddle_mnist.nn.implementations import PADDLE
+from paddle_mnist.nn.layers import PADDLE, hooks_of, is_read_only
 from paddle_mnist.nn.layout import VERSION, Net
+from paddle_mnist.nn.losses import CrossEntropy
 from paddle_mnist.system.arrays import as_array
 
 if TYPE_CHECKING:  # it imports numba
@@ -36,7 +39,7 @@ class FastConvSwitch(nn.Layer):
     """Gives a layer the attribute `fast_conv`. Raises ConfigError for an invalid value.
 
     Trainings call `fused_loss` and `computed_by` of any net that has them
-    (`paddle_mnist.training.steps.SupervisedStep`, `paddle_mnist.nn.implementations`).
+    (`paddle_mnist.training.steps.SupervisedStep`, `paddle_mnist.nn.layers.computed_by`).
     """
 
     not_compared: tuple[str, ...] = ("_fast_conv",)  # by a resume, since it may change
@@ -65,11 +68,52 @@ class FastConvSwitch(nn.Layer):
     def fused_loss(
         self, loss: Callable[..., object], labels: paddle.Tensor, *inputs: paddle.Tensor
     ) -> Optional[tuple[paddle.Tensor, paddle.Tensor]]:
-        """Return the loss and the outputs of one compiled pass; None where Paddle computes."""
-        return compiled_cross_entropy(self, *inputs, labels, loss) if len(inputs) == 1 else None
+        """Return the mean loss [] and the logits [B, C] of one compiled pass; None if not possible.
+
+        The pass computes the gradients, too; the loss's `backward`, which works once, gives them to
+        the parameters. The logits have no graph. Where this returns None, Paddle has to compute.
+
+        loss: a `CrossEntropy`, or `paddle.nn.functional.cross_entropy`. Computed in float64 inside,
+        it is exact where Paddle's loss is capped at 64 nats a sample.
+        """
+        layers, smoothing = self._compiled_chain(), _label_smoothing(loss)
+        if layers is None or smoothing is None or len(inputs) != 1 or not paddle.is_grad_enabled():
+            return None
+        net = covered_net(layers, inputs[0])
+        if net is None or net.layers < len(layers) or not net.classes or net.input_gradient:
+            return None
+        parameters = parameters_of(layers)
+        values = _class_numbers(labels, len(inputs[0]), net.classes)
+        if values is None or all(parameter.stop_gradient for parameter in parameters):
+            return None
+        if len({id(parameter) for parameter in parameters}) < len(parameters):
+            return None  # a layer that stands twice: Paddle's graph adds up its gradients
+        from paddle_mnist.nn.compiled_net import compiled_net  # which imports numba
+
+        # All hooks only read. Paddle's types leave out that arguments come as a tuple.
+        pre_hooks: Iterable[Callable[..., Any]] = self._forward_pre_hooks.values()
+        post_hooks: Iterable[Callable[..., Any]] = self._forward_post_hooks.values()
+        for hook in pre_hooks:
+            hook(self, inputs)
+        call_hooks(layers, inputs[0])
+        flat = np.concatenate([parameter.numpy().ravel() for parameter in parameters])
+        mean, logits, gradients = compiled_net(net).cross_entropy(
+            as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv)
+        )
+        outputs = paddle.to_tensor(logits)
+        for hook in post_hooks:
+            hook(self, inputs, outputs)
+        shaped = list(zip(parameters, net.parameter_shapes))
+        return _with_gradients(mean, shaped, gradients), outputs
+
+    def _compiled_chain(self) -> Optional[list[nn.Layer]]:
+        """Return the layers whose chain computes the outputs, if they may be compiled."""
+        if self.fast_conv in ("off", 0) or "forward" in vars(self):
+            return None
+        return self.layers_in_order() if all(map(is_read_only, hooks_of([self]))) else None
 
     def computed_by(self) -> dict[str, str]:
-        """Return what computes the convolutions here: Paddle, or a version of the loops."""
+        """Return what computes the convolutions here: Paddle, or a version of the compiled net."""
         is_fast = self.fast_conv not in ("off", 0) and paddle.device.get_device() == "cpu"
         if not is_fast or why_not_compiled() is not None:
             return {"convolution": PADDLE}
@@ -101,7 +145,7 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
     NaN. If a pooling window has several largest values, the first one gets the gradient, as in
     Paddle.
 
-    The loops are compiled for the sizes of the layers and of the images. This takes a few seconds
+    The net is compiled for the sizes of the layers and of the images. This takes a few seconds
     the first time; the machine code is cached on disk.
 
     fast_conv: "auto" uses one thread for each core that is available to this process, at most 16;
@@ -131,16 +175,16 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
 def run_layers(
     layers: Sequence[nn.Layer], inputs: paddle.Tensor, fast_conv: Union[str, int]
 ) -> paddle.Tensor:
-    """Compute layers one after another, in compiled loops where they are as in `ConvBlocks`.
+    """Compute layers one after another, as a compiled net where they are as in `ConvBlocks`.
 
     Hooks that only read see what Paddle's layers compute, and change no bit of the result.
     """
-    net = fast_net(layers, inputs) if fast_conv not in ("off", 0) else None
+    net = covered_net(layers, inputs) if fast_conv not in ("off", 0) else None
     if net is None:
         return run_one_by_one(layers, inputs)
-    fast, others = layers[: net.layers], layers[net.layers :]
-    call_hooks(fast, inputs)
-    compiled_outputs = _run_compiled(net, fast, inputs, threads_of(fast_conv))
+    covered, others = layers[: net.layers], layers[net.layers :]
+    call_hooks(covered, inputs)
+    compiled_outputs = _run_compiled(net, covered, inputs, threads_of(fast_conv))
     return run_one_by_one(others, compiled_outputs)
 
 
@@ -190,6 +234,61 @@ class _Blocks(PyLayer):
         ctx: Any, gradient: paddle.Tensor
     ) -> tuple[None, paddle.Tensor]:
         if paddle.is_grad_enabled():  # with create_graph=True
-            raise RuntimeError(f"the fast convolution has no second derivatives; {SWITCH}")
+            raise RuntimeError(f"the compiled net has no second derivatives; {SWITCH}")
         memory, ctx.memory = ctx.memory, None
         return None, paddle.to_tensor(ctx.net.backward(gradient.numpy(), memory, ctx.threads))
+
+
+# ------------------------------------------------------------------ the loss in the same pass
+
+
+def _label_smoothing(loss: Callable[..., object]) -> Optional[float]:
+    """Return how much a loss smooths the labels; None if it is not a mean cross-entropy."""
+    if type(loss) is CrossEntropy:  # a subclass may compute something else
+        return float(loss.label_smoothing)
+    return 0.0 if loss is F.cross_entropy else None
+
+
+def _class_numbers(labels: Any, count: int, classes: int) -> Optional[np.ndarray]:
+    """Return labels as int64 [B]; None if Paddle has to say what they mean, or what is wrong."""
+    if (
+        not isinstance(labels, paddle.Tensor)
+        or labels.dtype != paddle.int64
+        or not labels.place.is_cpu_place()
+        or labels.shape not in ([count], [count, 1])
+    ):
+        return None
+    values = as_array(labels).ravel()
+    # a negative number, such as the -100 of labels to be ignored, is a large one without its sign
+    return values if values.view(np.uint64).max() < classes else None
+
+
+def _with_gradients(
+    value: np.float32,
+    parameters: Sequence[tuple[paddle.Tensor, tuple[int, ...]]],
+    gradients: np.ndarray,
+) -> paddle.Tensor:
+    """Return a loss whose backward pass gives the parameters these gradients, which are flat.
+
+    parameters: with their shapes, which take long to read from a tensor.
+
+    The loss is a leaf of Paddle's graph. Its hook starts a backward pass at the parameters, which
+    calls their hooks and adds to the gradients that they have.
+    """
+    loss = paddle.to_tensor(value)
+    loss.stop_gradient = False
+    refuse = refuse_second_pass()
+
+    def hook(gradient: paddle.Tensor) -> None:
+        refuse(gradient)
+        scaled = paddle.to_tensor(gradients * np.float32(gradient))
+        parts = paddle.split(scaled, [math.prod(shape) for _, shape in parameters])
+        pairs = [
+            (parameter, part.reshape(shape))
+            for (parameter, shape), part in zip(parameters, parts)
+            if not parameter.stop_gradient
+        ]
+        paddle.autograd.backward(*map(list, zip(*pairs)))
+
+    loss.register_hook(hook)
+    return loss

@@ -1,4 +1,4 @@
-"""Layers of any net: their modes, hooks that only read, running statistics, sparse gradients."""
+"""Layers of any net: modes, read-only hooks, statistics, sparse gradients, what computes them."""
 
 import contextlib
 import logging
@@ -14,6 +14,8 @@ log = logging.getLogger("paddle_mnist")
 
 NORMALIZATION = "paddle.nn.layer.norm"  # the module of Paddle's normalization layers
 INTEGERS = (paddle.int32, paddle.int64)
+PADDLE = "Paddle"
+CONVOLUTION = "convolution"  # named in manifests even if no layer of the net does
 
 Buffers = Mapping[nn.Layer, Mapping[str, Optional[paddle.Tensor]]]  # of each layer, by name
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -138,3 +140,53 @@ def remove_gradient(parameter: paddle.Tensor) -> None:
     parameter.clear_gradient(False)
     if is_sparse:  # else Paddle keeps the place for rows, and refuses a dense one
         parameter._set_grad_type(paddle.base.core.VarDesc.VarType.LOD_TENSOR)
+
+
+# ------------------------------------------------------------------ the code that computes them
+
+
+def computed_by(model: nn.Layer) -> dict[str, str]:
+    """Return the code that computes the parts of a net in this process, by part.
+
+    Other code may round differently, so manifests hold these names, and a resume warns of others. A
+    layer names its code by a method `computed_by`, which returns it by part, such as
+    `{"attention": "my kernel, version 2"}`, or `PADDLE` where Paddle computes the part after all.
+    """
+    names: dict[str, set[str]] = {CONVOLUTION: set()}
+    for layer in model.sublayers(include_self=True):
+        if hasattr(layer, "computed_by"):
+            for part, name in layer.computed_by().items():
+                names.setdefault(part, set()).add(name)
+    return {part: " and ".join(sorted(found - {PADDLE})) or PADDLE for part, found in names.items()}
+
+
+def warn_of_other_code(manifest: Mapping[str, Any], current: Mapping[str, str]) -> None:
+    """Log a warning for each part that other code computes than in a checkpoint's run.
+
+    current: of this process, as `computed_by` returns it.
+    """
+    for part, name in current.items():
+        before = manifest.get("computed_by", {}).get(part) or _former(manifest, part, name)
+        if before != name:
+            log.warning(
+                "the %s was computed by %s up to step %d, and is by %s now, which rounds "
+                "differently: the run continues, but its result differs from that of an unbroken "
+                "one",
+                part,
+                before,
+                manifest["state"]["step"],
+                name,
+            )
+
+
+def _former(manifest: Mapping[str, Any], part: str, current: str) -> str:
+    """Return what computed a part, by a manifest without `computed_by`.
+
+    Some have an entry for the convolution; in the first of format 4, NumPy computed a fast one on a
+    CPU. They say nothing about any other part: this returns `current`, so that nobody is warned.
+    """
+    if part != CONVOLUTION:
+        return current
+    is_fast = (manifest["config"] or {}).get("fast_conv", "off") != "off"
+    was_numpy = is_fast and manifest.get("device") == "cpu"
+    return str(manifest.get(CONVOLUTION) or ("NumPy's products" if was_numpy else current))

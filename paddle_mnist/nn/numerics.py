@@ -1,8 +1,18 @@
-"""`Numerics`: how a step computes, beside the net and its optimizer."""
+"""`Numerics`: how a step computes, beside the net and its optimizer; and the check of its results.
 
+The check for NaN and infinite values is the one place that stops a training which has diverged.
+Losses are checked when a log line or a checkpoint is due (`metrics.running`), after each
+`Trainer.train_step`, and in evaluations; weights before they are saved (`checkpoint.checkpointer`).
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from paddle_mnist.errors import DivergedError
 from paddle_mnist.options import Count, Fraction, Options, option
 
 
@@ -33,3 +43,27 @@ class Numerics(Options):
     schedule_every: Literal["step", "epoch"] = option(
         "step", "when to advance the learning-rate schedule", must_match=True
     )
+
+
+def require_finite_loss(loss: float, where: str, remedy: str) -> None:
+    """Raise DivergedError unless the loss is a finite number.
+
+    where: continues "the loss is nan", in the message. remedy: what the user can do.
+    """
+    if not math.isfinite(loss):
+        raise DivergedError(f"the loss is {loss} {where}; expected a finite number; {remedy}")
+
+
+def require_finite_weights(weights: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Raise DivergedError, which names the first bad one, unless all weights are finite.
+
+    weights: Paddle tensors, which are checked on their device, or NumPy arrays, by name.
+    where: continues "conv1.weight is no longer finite", in the message. remedy: what the user can
+    do.
+    """
+    for name, value in weights.items():
+        finite = np.isfinite(value) if isinstance(value, np.ndarray) else value.isfinite()
+        if not finite.all():
+            raise DivergedError(
+                f"{name} is no longer finite {where}; expected finite weights; {remedy}"
+            )

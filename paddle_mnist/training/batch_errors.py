@@ -12,7 +12,7 @@ from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.data.structures import describe_batch, leaves
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.nn.paddle_losses import is_likelihood
+from paddle_mnist.nn.losses import is_likelihood
 from paddle_mnist.system.arrays import as_array
 
 IGNORED = -100  # the label that Paddle's losses leave out by default

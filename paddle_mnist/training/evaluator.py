@@ -16,7 +16,7 @@ from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.interfaces import BatchMetric, Loader
 from paddle_mnist.metrics.sums import ANY_MEAN, as_metric, computed
 from paddle_mnist.nn.layers import evaluation_mode
-from paddle_mnist.nn.nan_check import require_finite_loss
+from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals

@@ -16,7 +16,7 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
-from paddle_mnist.nn.implementations import implementations, warn_of_other_implementations
+from paddle_mnist.nn.layers import computed_by, warn_of_other_code
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.versions import versions
@@ -105,9 +105,9 @@ def resume_or_initialize(training: Training) -> None:
 
     world.run_on_main(prepare_run)
     is_own = run.owns(checkpoint)
-    computed_by = implementations(training.model)
+    code = computed_by(training.model)
     if is_own:
-        world.run_on_main(lambda: warn_of_other_implementations(origin, computed_by))
+        world.run_on_main(lambda: warn_of_other_code(origin, code))
     context = run.checkpoints.context  # in every manifest from now on
     for callback in training.callbacks:
         context |= plain(callback.manifest_entries() or {})
@@ -116,7 +116,7 @@ def resume_or_initialize(training: Training) -> None:
         config=training.compared,
         device=training.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
-        computed_by=computed_by,
+        computed_by=code,
         world_size=world.size,
         versions=versions(),
         seeding=SEEDING,

@@ -18,8 +18,8 @@ from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions
 from paddle_mnist.metrics.sums import GatheredOutputs, Mean, as_sums
-from paddle_mnist.nn.cross_entropy import CrossEntropy
-from paddle_mnist.nn.paddle_losses import (
+from paddle_mnist.nn.losses import (
+    CrossEntropy,
     has_ignored_nll,
     is_cross_entropy,
     is_elementwise,
@@ -43,7 +43,7 @@ class SupervisedStep:
 
     loss: (outputs, labels) -> the mean loss [] over the samples, or a `Mean`. What the mean of
         Paddle's own losses is over, where it is not the samples, is found out
-        (`paddle_mnist.nn.paddle_losses`).
+        (`paddle_mnist.nn.losses`).
     metrics: (outputs, labels) -> a metric, by name, or None where it has no meaning.
     autocast: returns the context of the model's forward pass
         (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.

@@ -40,10 +40,10 @@ from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import Profiler
-from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.layers import training_mode_begins
-from paddle_mnist.nn.nan_check import require_finite_loss
+from paddle_mnist.nn.losses import CrossEntropy
+from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
 from paddle_mnist.progress import TrainState

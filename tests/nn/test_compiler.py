@@ -13,7 +13,7 @@ from paddle import nn
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.nn.compiled_net import CompiledNet, compile_ahead
-from paddle_mnist.nn.fast_layers import fast_net
+from paddle_mnist.nn.covered import covered_net
 
 CHANNELS = (5, 6)  # of two nets whose functions have the same names
 
@@ -28,7 +28,7 @@ def images(channels: int) -> paddle.Tensor:
 
 
 def sizes(channels: int):
-    return fast_net(list(blocks(channels).children()), images(channels))
+    return covered_net(list(blocks(channels).children()), images(channels))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_compiled_files_load_together_and_a_damaged_one_is_compiled_again(cache)
     assert run() == "as in Paddle's layers\n"
     good = path.read_bytes()
     path.write_bytes(good[:5000] + bytes([good[5000] ^ 1]) + good[5001:])
-    assert run() == f"{path} is damaged; compiling anew\nas in Paddle's layers\n"
+    assert run() == f"{path} is damaged; compiling again\nas in Paddle's layers\n"
     assert run() == "as in Paddle's layers\n"  # and is kept
 
 

@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.fast_layers import fast_net
+from paddle_mnist.nn.covered import covered_net
 
 
 def block(channels, outputs, kernel, relu_first=True, **options):
@@ -82,7 +82,7 @@ def test_conv_blocks_any_batch_computes_as_paddle(name, count, threads, whole, s
             ours.set_value(values(draw, ours.shape, whole))
             theirs.set_value(ours)
     images = values(draw, (count, *NETS[name][0]), whole)
-    assert fast_net(list(fast.children()), paddle.to_tensor(images))
+    assert covered_net(list(fast.children()), paddle.to_tensor(images))
     upstream = values(draw, own(paddle.to_tensor(images)).shape, whole)
     results = passes(fast, images, upstream)
     for ours, theirs in zip(results, passes(own, images, upstream)):
@@ -135,7 +135,7 @@ def test_conv_blocks_other_layers_are_computed_by_paddle():
     images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14)))
     for name, make in UNSUPPORTED.items():
         layers = make()
-        assert fast_net(layers, images) is None, name
+        assert covered_net(layers, images) is None, name
         outputs = ConvBlocks(*layers, fast_conv=1)(images)
         assert np.array_equal(outputs.numpy(), nn.Sequential(*layers)(images).numpy()), name
 

@@ -9,7 +9,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
-from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
+from paddle_mnist.nn.losses import CrossEntropy
 from paddle_mnist.training.steps import SupervisedStep, num_correct, run_step
 
 CLASSES = 3
@@ -73,7 +73,7 @@ def test_cross_entropy_any_smoothing_follows_its_formula(smoothing):
 )
 def test_compiled_loss_any_batch_computes_as_paddle(loss, count, labels_shape):
     model, (inputs, labels) = blocks(), batch(count, labels_shape)
-    assert compiled_cross_entropy(model, inputs, labels, loss)
+    assert model.fused_loss(loss, labels, inputs)
     assert_same_as_paddle(model, inputs, labels, loss)
     assert_same_as_paddle(model, inputs, labels, loss, weight=0.25)
 
@@ -102,7 +102,7 @@ def test_compiled_loss_model_with_more_than_its_layers_computes_itself(is_subcla
         model = Scaled(*model.children(), fast_conv=1)
     else:
         model[4].register_forward_post_hook(lambda layer, inputs, outputs: outputs * 2)
-    assert compiled_cross_entropy(model, inputs, labels, CrossEntropy()) is None
+    assert model.fused_loss(CrossEntropy(), labels, inputs) is None
     expected = CrossEntropy()(blocks("off")(inputs) * 2, labels).item()
     assert step(model, inputs, labels, CrossEntropy())[0] == pytest.approx(expected, rel=1e-6)
 
@@ -125,7 +125,7 @@ class Doubled(CrossEntropy):
 )
 def test_compiled_loss_leaves_other_losses_and_labels_to_paddle(labels, loss):
     model, (inputs, numbers) = blocks(), batch()
-    assert compiled_cross_entropy(model, inputs, labels(numbers), loss) is None
+    assert model.fused_loss(loss, labels(numbers), inputs) is None
     value = run_step(SupervisedStep(loss), model, (inputs, labels(numbers)), len(inputs)).loss
     expected = loss(blocks("off")(inputs), labels(numbers))
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -39,14 +39,14 @@ def paddle_step(
 ) -> Step:
     """Train in a bare loop on arrays.
 
-    threads: of the fast convolution, 0 for Paddle's own layers. own_step: take the step of
+    threads: of the compiled net, 0 for Paddle's own layers. own_step: take the step of
     `Trainer`, not the tutorial's.
     """
     import paddle
     from paddle.nn import functional as F
 
     from paddle_mnist import MNIST
-    from paddle_mnist.nn.cross_entropy import CrossEntropy
+    from paddle_mnist.nn.losses import CrossEntropy
     from paddle_mnist.training.steps import SupervisedStep
 
     paddle.seed(1)

@@ -11,7 +11,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
-from paddle_mnist.nn.implementations import implementations
+from paddle_mnist.nn.layers import computed_by
 from paddle_mnist.training.steps import SupervisedStep
 
 
@@ -60,8 +60,8 @@ def test_fused_loss_of_a_net_is_used_for_losses_it_knows(loss, factor):
         ([Scaled("Paddle"), ConvBlocks(fast_conv="off")], {"scaling": "Paddle"}),
     ],
 )
-def test_implementations_names_what_computes_the_layers(layers, expected):
-    assert implementations(nn.Sequential(*layers)) == {"convolution": "Paddle", **expected}
+def test_computed_by_names_what_computes_the_layers(layers, expected):
+    assert computed_by(nn.Sequential(*layers)) == {"convolution": "Paddle", **expected}
 
 
 def test_resume_with_other_code_logs_both(tmp_path, lines):

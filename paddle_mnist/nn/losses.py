@@ -1,4 +1,4 @@
-"""Tell what Paddle's own losses are means over, and which of them need equal shapes."""
+"""The cross-entropy; what Paddle's own losses are means over, and which need equal shapes."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -25,6 +25,30 @@ _ELEMENTWISE = {
 }
 ELEMENTWISE = tuple(getattr(nn, name) for name in _ELEMENTWISE if hasattr(nn, name))
 ELEMENTWISE_FUNCTIONS = tuple(getattr(F, name) for name in _ELEMENTWISE.values() if name)
+
+
+class CrossEntropy:
+    """The mean cross-entropy of logits [B, C] against labels [B, 1], in nats.
+
+    With label_smoothing s the label's share is 1 - s + s/C and every other class's s/C (Szegedy et
+    al., "Rethinking the Inception Architecture", 2016, section 7).
+    """
+
+    def __init__(self, label_smoothing: float = 0.0):
+        self.label_smoothing = label_smoothing
+
+    # reduction="mean" would look, on Paddle 2.6.2, at a value, which waits for the device.
+    def __call__(self, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+        if not self.label_smoothing:
+            return F.cross_entropy(logits, labels, reduction="none").mean()
+        # F.cross_entropy(label_smoothing=...) fails on whole-number labels (Paddle 3.3.1, CPU).
+        shares = F.label_smooth(
+            F.one_hot(labels.flatten(), logits.shape[-1]), epsilon=self.label_smoothing
+        )
+        return F.cross_entropy(logits, shares, soft_label=True, reduction="none").mean()
+
+
+# ------------------------------------------------------------------ Paddle's own losses
 
 
 def is_elementwise(loss: Loss) -> bool:

@@ -1,4 +1,4 @@
-"""Choose the layers that the compiled loops compute, if the loops can run here at all."""
+"""Choose the layers that a compiled net computes, if it can run here at all."""
 
 import functools
 import importlib
@@ -11,7 +11,6 @@ from typing import Optional, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.errors import DeviceError
 from paddle_mnist.nn.layers import hooks_of, is_read_only
 from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.system.devices import comes_after_paddle_2
@@ -28,14 +27,14 @@ except ImportError:  # Paddle 2.6
 
 log = logging.getLogger("paddle_mnist")
 
-MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the loops' tables and sums
-MAX_FAST_THREADS = 16  # of the loops; a step's other parts run one at a time, and bound the gain
+MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the net's weights and sums
+MAX_THREADS = 16  # of a compiled net; a step's other parts run one at a time, and bound the gain
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
-PARAMETERS = ("weight", "bias")  # of a layer, in the order in which the loops take them
+PARAMETERS = ("weight", "bias")  # of a layer, in the order in which a compiled net takes them
 
 
-def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
-    """Return the sizes of the first of these layers that the compiled loops compute, if any."""
+def covered_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
+    """Return the sizes of the first of these layers that a compiled net computes, if any."""
     if (
         in_sot()
         or not paddle.in_dynamic_mode()
@@ -48,12 +47,12 @@ def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]
     net = _sizes(layers, inputs)
     if net is None or why_not_compiled() is not None:
         return None
-    fast = layers[: net.layers]
+    covered = layers[: net.layers]
     computes_the_same = (
-        all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters_of(fast)))
-        and all(layer._parameters.keys() <= set(PARAMETERS) for layer in fast)
-        and not any("forward" in vars(layer) for layer in fast)
-        and all(is_read_only(hook) for hook in hooks_of(fast))
+        all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters_of(covered)))
+        and all(layer._parameters.keys() <= set(PARAMETERS) for layer in covered)
+        and not any("forward" in vars(layer) for layer in covered)
+        and all(is_read_only(hook) for hook in hooks_of(covered))
     )
     return net if computes_the_same else None
 
@@ -161,7 +160,7 @@ def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
     def hook(gradient: paddle.Tensor) -> None:
         if next(passes):
             raise RuntimeError(
-                f"a second backward pass through the fast convolution, which allows one; {SWITCH}"
+                f"a second backward pass through the compiled net, which allows one; {SWITCH}"
             )
 
     return hook
@@ -169,7 +168,7 @@ def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
 
 @functools.cache
 def why_not_compiled() -> Optional[str]:
-    """Return why the compiled loops cannot run here, once logged; None if they can."""
+    """Return why no compiled net can run here, once logged; None if one can."""
     try:
         if comes_after_paddle_2("numba"):
             raise ImportError(
@@ -186,35 +185,16 @@ def why_not_compiled() -> Optional[str]:
     return None
 
 
-def fast_conv_threads(fast_conv: str, threads: int) -> int:
-    """Return the threads of the compiled loops on this device; 0 for Paddle's own layers.
-
-    fast_conv: "auto", "on" or "off". threads: how many; 0: as many as the machine can use.
-    Raises DeviceError if the loops are asked for but the device is not a CPU.
-    """
-    device = paddle.device.get_device()
-    if fast_conv == "on" and device != "cpu":
-        raise DeviceError(
-            f"fast_conv is on, but the device is {device}; set device to cpu, or fast_conv to auto"
-        )
-    if fast_conv == "off" or device != "cpu":
-        return 0
-    return threads or fast_threads()
-
-
-def threads_of(fast_conv: Union[str, int]) -> int:
-    """Return how many threads a value of `fast_conv` stands for."""
-    return fast_threads() if fast_conv == "auto" else int(fast_conv)
-
-
 @functools.cache
-def fast_threads() -> int:
-    """Return the number of threads of the compiled loops, where the user has not chosen one.
+def threads_of(fast_conv: Union[str, int]) -> int:
+    """Return the number of threads that a value of `fast_conv` stands for.
 
-    It is this process's share of the cores, if it trains with others on this machine, and at most
-    `MAX_FAST_THREADS`.
+    "auto" is this process's share of the cores, if it trains with others on this machine, and at
+    most `MAX_THREADS`.
     """
+    if fast_conv != "auto":
+        return int(fast_conv)
     environment = paddle.distributed.ParallelEnv()
     host = environment.current_endpoint.rpartition(":")[0]
     hosts = [endpoint.rpartition(":")[0] for endpoint in environment.trainer_endpoints]
-    return min(MAX_FAST_THREADS, max(1, usable_cpus() // max(1, hosts.count(host))))
+    return min(MAX_THREADS, max(1, usable_cpus() // max(1, hosts.count(host))))
