@@ -7,8 +7,8 @@ from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figures import DIGIT_FIGURES
 from paddle_mnist.options import split_names
-from paddle_mnist.plots.figure_files import COMPARED_FILES
-from paddle_mnist.plots.figure_files import FIGURES as FIGURES_OF_ANY_NET
+from paddle_mnist.plots.figure import COMPARED_FILES
+from paddle_mnist.plots.figure import FIGURES as FIGURES_OF_ANY_NET
 from paddle_mnist.system.devices import require_paddle
 
 

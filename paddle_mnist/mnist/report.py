@@ -21,10 +21,14 @@ from paddle_mnist.mnist.evaluation import Evaluation
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
-from paddle_mnist.plots.figure import save_figures
-from paddle_mnist.plots.figure_files import COMPARED, COMPARED_FILES, FIGURES, files_of
+from paddle_mnist.plots.figure import (
+    COMPARED,
+    COMPARED_FILES,
+    FIGURES,
+    files_of,
+    save_figures,
+)
 from paddle_mnist.plots.history import History, read_history
-from paddle_mnist.plots.run_figures import draw_history
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +55,7 @@ def figures_of(
     """
     history = read_history(run.metrics)
     if run.is_of_fit:
-        return draw_history(history)
+        return curves.figures_of(history)
     if evaluated is None:
         images = read_config(run.config).images
         evaluated = load_and_evaluate(

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def figures_of(history: History) -> dict[str, "Figure"]:
+    """Return the figures of a run of any net by name; see `FIGURES`."""
+    drawn = {
+        "curves": curves(history),
+        "learning_rate": learning_rate(history),
+        "health": health(history, health_panels(history)),
+    }
+    return {name: figure for name, figure in drawn.items() if figure}
+
+
 def curves(
     history: History, labels: Mapping[str, str] = {}, splits: Mapping[str, str] = {}
 ) -> Optional["Figure"]:

@@ -1,4 +1,4 @@
-"""New figures, their colours, and how they are saved.
+"""New figures, their colours and names, and how they are saved.
 
 Matplotlib is imported when it draws: that takes long, and most processes, such as the ranks of a
 distributed training, draw nothing.
@@ -12,13 +12,12 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paddle_mnist.plots.figure_files import KINDS
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
 from paddle_mnist.system.surroundings import encodable, environment, for_another_python
@@ -28,12 +27,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
+KINDS = ("png", "svg")  # each figure is a file of each
+FIGURES = ("curves", "learning_rate", "health")  # of any run; the last if it was watched
+COMPARED = "compare"  # several runs in one figure
+
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY)
 WIDTH = 7.0  # inches
 SHOWN_DPI = 120  # at which a figure is as wide as a README shows it
 SAVED_DPI = 2 * SHOWN_DPI  # for print, and for screens of high resolution
+
+
+def files_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the files of some figures."""
+    return tuple(f"{name}.{kind}" for name in names for kind in KINDS)
+
+
+COMPARED_FILES = files_of([COMPARED])
 
 
 def import_matplotlib() -> None:

@@ -10,7 +10,6 @@ from paddle_mnist.metrics.jsonl import LEARNING_RATE, short_intervals
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
 
 TRAIN = "train"  # the split of a step's metrics
-NO_SPLITS = ("watch",)  # the first parts of tags that are no metrics of a split
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -54,7 +53,7 @@ def metric_tags(history: History) -> dict[str, list[str]]:
     metrics: dict[str, list[str]] = {"loss": []}
     for tag in sorted(tags, key=lambda tag: not tag.startswith(f"{TRAIN}/")):
         split, _, name = tag.partition("/")
-        if tag != LEARNING_RATE and split not in NO_SPLITS and not name.startswith("watch/"):
+        if tag != LEARNING_RATE and split != "watch" and not name.startswith("watch/"):
             metrics.setdefault(name or tag, []).append(tag)
     return {name: tags for name, tags in metrics.items() if tags}
 

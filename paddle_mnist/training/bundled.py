@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
-from paddle_mnist.plots.figure_files import FIGURES
+from paddle_mnist.plots.figure import FIGURES, files_of
 from paddle_mnist.progress import TrainState
 from paddle_mnist.training.callbacks import Callback, FitResult, Training, is_rehearsal
 
@@ -313,10 +313,10 @@ class Figures(Callback, Options):
 
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
         """Return the figures of a training that is over, by name."""
+        from paddle_mnist.plots.curves import figures_of
         from paddle_mnist.plots.history import read_history
-        from paddle_mnist.plots.run_figures import draw_history
 
-        return draw_history(read_history(training.run.metrics))
+        return figures_of(read_history(training.run.metrics))
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures, and show them on the dashboard. Raises OutputError."""
@@ -328,12 +328,17 @@ class Figures(Callback, Options):
 
     def already_finished(self, training: Training, result: FitResult) -> None:
         """Draw the figures that the run lacks: the disk was full, say."""
+        from paddle_mnist.plots.curves import was_watched
         from paddle_mnist.plots.figure import save_figures
-        from paddle_mnist.plots.run_figures import missing_figures
+        from paddle_mnist.plots.history import read_history
 
+        if not self.draw or not training.world.is_main_process:
+            return
         run = training.run
-        missing = missing_figures(run, self.names) if self.draw else []
-        if missing and training.world.is_main_process:
+        watched = was_watched(read_history(run.metrics))
+        names = [name for name in self.names if name != "health" or watched]
+        missing = [name for name in files_of(names) if not (run.figures / name).exists()]
+        if missing:
             log.info("drawing what is missing in %s: %s", run.figures, ", ".join(missing))
             save_figures(self.draw_figures(training), run.figures, missing)
 

@@ -16,7 +16,7 @@ from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import OutputError
 from paddle_mnist.mnist.figures import DIGIT_FIGURES
-from paddle_mnist.plots.figure_files import COMPARED_FILES, files_of
+from paddle_mnist.plots.figure import COMPARED_FILES, files_of
 
 FILES = files_of(DIGIT_FIGURES)
 PLAIN = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--visualdl", "false"]
