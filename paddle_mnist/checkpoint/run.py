@@ -15,7 +15,7 @@ from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
-from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
+from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.system.files import (
     Journal,
     first_free,

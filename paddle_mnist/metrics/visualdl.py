@@ -24,7 +24,7 @@ import numpy as np
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import Observer, View
-from paddle_mnist.metrics.jsonl import LEARNING_RATE, short_intervals
+from paddle_mnist.metrics.writers import LEARNING_RATE, short_intervals
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing

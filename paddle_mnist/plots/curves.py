@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
-from paddle_mnist.metrics.jsonl import LEARNING_RATE
+from paddle_mnist.metrics.writers import LEARNING_RATE
 from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure, new_panels
 from paddle_mnist.plots.history import (
     TRAIN,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.metrics.jsonl import LEARNING_RATE, short_intervals
+from paddle_mnist.metrics.writers import LEARNING_RATE, short_intervals
 
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
 

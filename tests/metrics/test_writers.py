@@ -13,7 +13,7 @@ from conftest import ROOT
 from log_lines import LINE
 
 from paddle_mnist.metrics.console import LogWriter
-from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
+from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.progress import RunningSums, TrainState
 
 VALUES = {
