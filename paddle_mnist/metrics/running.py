@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from paddle_mnist.interfaces import MetricSums, Writer
-from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, as_float, computed, total
+from paddle_mnist.metrics.sums import Mean, Sums, as_float, computed, total
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.progress import RunningSums, TrainState
@@ -46,8 +46,9 @@ class RunningMetrics:
         """
         self.state = state
         known: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **prototypes}
+        # Until a step has given a metric, its totals in a checkpoint are taken for those of a mean.
         self._totals: dict[str, MetricSums] = {
-            name: known.get(name, ANY_MEAN).with_values(np.array(values))
+            name: known.get(name, Mean(0, 0)).with_values(np.array(values))
             for name, values in state.running_sums.totals.items()
         }
         self.writer = writer

@@ -197,10 +197,6 @@ def total(totals: np.ndarray) -> float:
     return float(totals[0])
 
 
-# What the totals of a checkpoint are taken for until a step has given the metric of this name.
-ANY_MEAN = Mean(0, 0)
-
-
 def as_metric(value: Any, name: str, samples: int) -> BatchMetric:
     """Return what a metric of a batch stands for; raises as `as_sums`, for all but outputs."""
     return value if isinstance(value, GatheredOutputs) else as_sums(value, name, samples)

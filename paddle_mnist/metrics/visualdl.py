@@ -168,20 +168,15 @@ class VisualDLWriter(Observer):
             fn, tn = is_class.sum() - tp, (~is_class).sum() - fp
             # As in scikit-learn, the precision is 1 where nothing is predicted.
             precision = np.where(tp + fp, tp / np.maximum(tp + fp, 1), 1.0).tolist()
-            recall, false_positive_rate = tp / (tp + fn), fp / np.maximum(fp + tn, 1)
-            recall, false_positive_rate = recall.tolist(), false_positive_rate.tolist()
+            recall = (tp / (tp + fn)).tolist()
+            false_positive_rate = (fp / np.maximum(fp + tn, 1)).tolist()
             counts = [values.tolist() for values in (tp, fp, tn, fn)]
-            writer = self._file()._get_file_writer()
-            writer.add_record(
-                base_component.pr_curve_raw(
-                    f"precision and recall/{name}", *counts, precision, recall, step, now
-                )
-            )
-            writer.add_record(
-                base_component.roc_curve_raw(
-                    f"roc/{name}", *counts, recall, false_positive_rate, step, now
-                )
-            )
+            for tag, record, values in (
+                ("precision and recall", base_component.pr_curve_raw, (precision, recall)),
+                ("roc", base_component.roc_curve_raw, (recall, false_positive_rate)),
+            ):
+                curve = record(f"{tag}/{name}", *counts, *values, step, now)
+                self._file()._get_file_writer().add_record(curve)
 
     @_page("embeddings")
     def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "class") -> None:

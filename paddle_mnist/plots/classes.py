@@ -8,8 +8,10 @@ import numpy as np
 from paddle_mnist.plots.figure import BLUE, literal, new_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+# Of the ticks below a figure, where they are names.
+SIDEWAYS: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
 
 
 def confusion(
@@ -24,6 +26,7 @@ def confusion(
         samples these are, for a second line of the title.
     """
     wrong = counts * (1 - np.eye(len(counts), dtype=int))
+    labels = _labels(len(counts), names)
     figure, ((axes,),) = new_figure(5.8)
     matrix = axes.imshow(wrong, cmap="Blues", vmin=0, vmax=max(1, wrong.max()))
     for row, line in enumerate(counts):
@@ -40,26 +43,26 @@ def confusion(
                 fontweight="bold" if row == column else "normal",
             )
     axes.set(xlabel=f"predicted {noun}", ylabel=f"true {noun}")
-    title = _most_frequent(wrong, counts.sum(), names)
-    axes.set_title(_on_two_lines(title, extent), loc="left", fontsize=9)
-    _name_ticks(axes.xaxis, len(counts), names, below=True)
-    _name_ticks(axes.yaxis, len(counts), names)
+    title = _most_frequent(wrong, counts.sum(), labels)
+    axes.set_title(f"{title}\n{extent}".rstrip(), loc="left", fontsize=9)
+    axes.set_xticks(range(len(counts)), labels, **(SIDEWAYS if names else {}))
+    axes.set_yticks(range(len(counts)), labels)
     figure.colorbar(matrix, label="misclassified samples", shrink=0.8)
     return figure
 
 
-def _most_frequent(wrong: np.ndarray, total: int, names: Sequence[str]) -> str:
+def _labels(classes: int, names: Sequence[str]) -> list[str]:
+    """Return what ticks call the classes: their names, or their numbers."""
+    return [literal(name) for name in names] or [str(number) for number in range(classes)]
+
+
+def _most_frequent(wrong: np.ndarray, total: int, labels: Sequence[str]) -> str:
     """Say how many samples were misclassified, and which mistake is the most frequent."""
     title = f"{wrong.sum():,} of {total:,} samples misclassified"
     if not wrong.any():
         return title
     row, column = map(int, np.unravel_index(wrong.argmax(), wrong.shape))
-    true, predicted = (literal(names[label]) if names else str(label) for label in (row, column))
-    return f"{title}; most often {true} as {predicted} ({wrong.max():,})"
-
-
-def _on_two_lines(title: str, extent: str) -> str:
-    return f"{title}\n{extent}" if extent else title
+    return f"{title}; most often {labels[row]} as {labels[column]} ({wrong.max():,})"
 
 
 def per_class(
@@ -69,6 +72,7 @@ def per_class(
 
     Classes without samples have no bar. Arguments: see `confusion`.
     """
+    labels = _labels(len(counts), names)
     figure, ((axes,),) = new_figure(3.0)
     classes = np.flatnonzero(counts.sum(axis=1))
     shares = counts.diagonal()[classes] / counts.sum(axis=1)[classes]
@@ -80,17 +84,8 @@ def per_class(
         ylabel="accuracy (share)",
         ylim=(max(0, low - 1.5 * (1 - low) - 0.01), 1 + 0.3 * (1 - low) + 0.002),
     )
-    _name_ticks(axes.xaxis, len(counts), names, below=True)
+    axes.set_xticks(range(len(counts)), labels, **(SIDEWAYS if names else {}))
     axes.axhline(1, color="black", linewidth=0.5)
-    least = classes[shares.argmin()]
-    name = literal(names[least]) if names else least
-    title = f"lowest accuracy: {name}, {low:.1%}"
-    axes.set_title(_on_two_lines(title, extent), loc="left", fontsize=9)
+    title = f"lowest accuracy: {labels[classes[shares.argmin()]]}, {low:.1%}"
+    axes.set_title(f"{title}\n{extent}".rstrip(), loc="left", fontsize=9)
     return figure
-
-
-def _name_ticks(axis: "Axis", classes: int, names: Sequence[str], below: bool = False) -> None:
-    """Set a tick for each class, with its name or number. below: the axis lies below the figure."""
-    sideways: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    labels = [literal(name) for name in names] or [str(number) for number in range(classes)]
-    axis.set_ticks(range(classes), labels, **(sideways if names and below else {}))

@@ -14,7 +14,7 @@ from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.data.structures import num_samples
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.interfaces import BatchMetric, Loader
-from paddle_mnist.metrics.sums import ANY_MEAN, as_metric, computed
+from paddle_mnist.metrics.sums import Mean, as_metric, computed
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
@@ -167,7 +167,7 @@ def _of_all_processes(
     received = world.all_gather_objects(sent)
     turns = itertools.zip_longest(*received)
     return [
-        {name: kinds.get(name, ANY_MEAN).with_values(values) for name, values in metrics.items()}
+        {name: kinds.get(name, Mean(0, 0)).with_values(values) for name, values in metrics.items()}
         for turn in turns
         for metrics in turn
         if metrics is not None
