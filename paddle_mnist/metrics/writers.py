@@ -51,9 +51,9 @@ class JsonlWriter:
     """Writes `metrics.jsonl`: an object a line, {"step", "epoch", "tag", "value", "time"}.
 
     epoch is 0-based, time in seconds since 1970, value null where it is not finite. Speeds are left
-    out: they differ each time, and the file of a resumed run equals that of an unbroken one but for
-    `time`. Lines that a full disk does not take are written later; `close` raises OutputError if
-    they could not be.
+    out: they differ each time, and except for `time`, the file of a resumed run equals that of an
+    unbroken one. Lines that a full disk does not take are written later; `close` raises OutputError
+    if they could not be.
 
     `lines` counts the file's lines, with those that it had before.
     """

@@ -13,7 +13,7 @@ import numpy as np
 # once.
 TOO_LARGE = 50.0
 GO_BACK = "Resume from the last checkpoint before this step with a lower learning rate."
-START_ANEW = "Start again with smaller initial weights or a lower learning rate."
+START_AGAIN = "Start again with smaller initial weights or a lower learning rate."
 # Watched passes in a row in which a channel has only zeros, or a gradient is zero, before that is
 # reported; with batches of 32, 160 samples then agree.
 PATIENCE = 5
@@ -111,7 +111,7 @@ class Diagnosis:
                 kind="same answer",
                 message=f"the {len(outputs)} samples of this batch differ, but the net's outputs "
                 "for them do not: no information reaches the last layer. Find the first layer "
-                f"whose outputs are all zero. {START_ANEW}",
+                f"whose outputs are all zero. {START_AGAIN}",
             )
 
     def check_gradient(self, step: int, name: str, norm: float) -> None:
@@ -194,5 +194,5 @@ def _dead_layer(channels: int, patience: int) -> str:
         f"all {channels} channels were zero in the last {patience} recorded batches. The later "
         "layers receive the same values for every image, so the net can only guess (with ten "
         "classes: accuracy 10%, loss ln 10 = 2.30). No gradient passes back through this layer, "
-        f"so further training does not help. {START_ANEW}"
+        f"so further training does not help. {START_AGAIN}"
     )

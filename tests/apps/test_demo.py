@@ -318,11 +318,12 @@ def test_page_reads_a_picture_or_gives_the_reason(visit, four, tmp_path):
     visitor = visit(**DESKTOP)
     visitor.page.get_by_role("tab", name="Picture").click()
     (tmp_path / "words.png").write_bytes(b"some words")
-    for file, answer in {four: "4, probability", tmp_path / "words.png": "Not a picture"}.items():
+    files = {four: "4, probability", tmp_path / "words.png": "Not a picture"}
+    for file, expected in files.items():
         with visitor.page.expect_file_chooser() as chooser:
             visitor.page.get_by_role("button", name="Click to upload").click()
         chooser.value.set_files(file)
-        visitor.expect(answer)
+        visitor.expect(expected)
         visitor.page.get_by_label("Clear").last.click()
 
 
