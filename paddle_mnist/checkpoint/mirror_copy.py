@@ -192,7 +192,7 @@ class MirrorCopy:
     def move_aside(self) -> str:
         """Move the copy of a former run to a folder under the same URL; return its name, or "".
 
-        An interrupted move leaves a copy that is complete, or none. The next one goes on with it.
+        An interrupted move leaves a copy that is complete, or none. The next one continues it.
         """
         run, copies = self.run, self._read()
         names = [f"{CHECKPOINTS}/{one.path.name}" for one in copies]  # oldest first

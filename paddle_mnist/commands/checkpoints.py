@@ -122,7 +122,7 @@ def _verify(args: argparse.Namespace) -> None:
         if damage or not whole:
             raise CheckpointError(
                 f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
-                "training sets the damaged aside, and goes on from the newest that is whole"
+                "training quarantines the damaged ones, and resumes from the newest that is whole"
             )
 
 

@@ -24,7 +24,7 @@ from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 CHECKED = 100  # images
-FEW = 64  # images, which Paddle's layers have computed before the compiled loops are loaded
+FEW = 64  # images, which Paddle's layers have computed before the compiled net is loaded
 INPUT = "images"
 USUAL_OUTPUTS = ("logits", "probabilities")  # of any net
 OUTPUTS = {  # of the tutorial's, and the shape of each for one image

@@ -24,7 +24,7 @@ class Incremental(Callback, Options):
 
     `result.json` contains the metrics from before the first step, and by how much each accuracy has
     fallen; to measure it on old data, pass them to `fit` as a second split. Training that starts
-    anew, or from weights alone, is not measured.
+    from new weights, or from weights alone, is not measured.
 
     soften: the name of the layer that computes the outputs, which are made less confident where
         they are wrong about the new data (`paddle_mnist.mnist.soften`).

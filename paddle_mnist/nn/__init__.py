@@ -1,1 +1,1 @@
-"""Losses, schedules, a moving average of weights, fast loops: parts of a training for any net."""
+"""Losses, schedules, a moving average of weights, compiled nets: for any training."""

@@ -1,7 +1,7 @@
 """Blocks of convolution, ReLU and max pooling that CPUs compute several times faster than Paddle.
 
-`ConvBlocks` is the layer for nets of one's own, `run_layers` what it calls. Where a compiled
-net does not serve, Paddle's own layers compute.
+`ConvBlocks` is the layer for custom nets, and calls `run_layers`. Where a compiled net does not
+serve, Paddle's own layers compute.
 """
 
 import math

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 
 @functools.cache
 def lanes() -> int:
-    """Return how many floats the loops add at a time here: rows are padded to multiples of it.
+    """Return how many floats the kernels add at a time here: rows are padded to multiples of it.
 
     It does not change any bits. AMD's Zen 5, where LLVM knows it by name, takes a tenth less time
     with 16 than with 8. Others were not measured: on Intel's processors LLVM avoids such wide
@@ -264,7 +264,7 @@ class Net:
 
     @cached_property
     def weights(self) -> Fields:
-        """The parameters, in the order in which the loops read them."""
+        """The parameters, in the order in which the kernels read them."""
         sizes = {}
         for number, block in enumerate(self.blocks):
             sizes[f"forward{number}"] = block.kernel**2 * block.channels * block.sums.stride
@@ -305,7 +305,7 @@ class Net:
 
 
 def packing(net: Net) -> npt.NDArray[np.int64]:
-    """Return the index among the flat parameters of each weight that the loops read, int64.
+    """Return the index among the flat parameters of each weight that the kernels read, int64.
 
     Padding, and the bias of a layer without one, have the index one past the last parameter, where
     the caller appends a zero.
@@ -341,7 +341,7 @@ def packing(net: Net) -> npt.NDArray[np.int64]:
 
 
 def unpacking(net: Net) -> npt.NDArray[np.int64]:
-    """Return the index of each parameter's gradient among the sums of the loops, int64."""
+    """Return the index of each parameter's gradient among the sums of the kernels, int64."""
     view = functools.partial(net.sums.view, np.arange(net.sums.size))
     places = []
     for number, block in enumerate(net.blocks):
