@@ -98,7 +98,7 @@ ROOT_PAGES = {
 }
 # The navigation: each part's title in both languages, and its pages.
 NAVIGATION = (
-    ({"en": "Start", "zh": "入门"}, ("about", "any-net", "install", "ai-studio")),
+    ({"en": "Start", "zh": "入门"}, ("about", "any-net", "images", "install", "ai-studio")),
     (
         {"en": "Train", "zh": "训练"},
         (
@@ -109,7 +109,7 @@ NAVIGATION = (
             "several-processes",
             "cluster",
             "callbacks",
-            "state",
+            "debugging",
         ),
     ),
     ({"en": "Use the model", "zh": "诊断与部署"}, ("looking-inside", "deployment")),

@@ -100,6 +100,13 @@ def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, exampl
         assert FINISHED in (again := run()) and "epoch 1/" not in again
 
 
+def test_quoted_code_is_in_an_example():
+    """Blocks of `py` are parts of examples/, where tests run them."""
+    scripts = "".join(path.read_text() for path in (ROOT / "examples").glob("*.py"))
+    quoted = [block for path in ENGLISH for block in blocks(path, "py")]
+    assert quoted and not [block for block in quoted if block not in scripts]
+
+
 def test_pages_write_into_folders_of_their_own():
     """So that a reader may follow them all in one folder."""
     writer = {}
@@ -125,7 +132,7 @@ def contents(path):
     return {
         "commands": [re.sub(r"\s+#.*", "", block) for block in blocks(path, "sh")],
         "output": [re.sub(r"\s+#.*", "", block) for block in blocks(path, "text")],
-        "examples": blocks(path, "python"),
+        "examples": blocks(path, "python") + blocks(path, "py"),
         "marks": {*re.findall(r"`[^`\n]+`", text)},
         "figures": [sorted(re.findall(r"\d+(?:\.\d+)?", row)) for row in rows],
     }

@@ -114,14 +114,15 @@ def fit(
         batch_size: the number of samples per step.
         loading (`Loading`): shuffling, collate_fn, worker processes, how many steps to train.
     Training
-        epochs: the number of epochs. seed: the seed of all random numbers.
+        epochs: the number of epochs.
+        seed: the seed of all random numbers.
         numerics (`Numerics`): accumulation of gradients, the moving average of the weights, mixed
             precision, when to advance the schedule.
         evaluating (`Evaluating`): when to evaluate, and in which batches.
         monitor: the tag of the metric that determines the best checkpoint; by default "valid/loss".
         mode: whether "min" or "max" of `monitor` is the best.
         state: a dict of extra objects with `state_dict` and `set_state_dict` to save and restore,
-            such as a teacher, or a discriminator and its optimizer (docs/en/state.md).
+            such as a teacher, or a discriminator and its optimizer (docs/en/any-net.md).
         device: "cpu", "gpu:0", ...; "auto": the first GPU, or the CPU if there is none.
     The run directory
         output: the path of the directory.
@@ -144,8 +145,8 @@ def fit(
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
     one batch of each split, calls the callbacks' `on_epoch_start`, `after_step` and `after_epoch`,
     and undoes all of this. It then saves any other state on which the steps depend, or raises
-    ConfigError if that is not possible (docs/en/state.md). `Saving(rehearse=False)` gives this up.
-    Where steps have effects outside the program, see `is_rehearsal`.
+    ConfigError if that is not possible (docs/en/any-net.md); `Saving(rehearse=False)` gives this
+    up. Where steps have effects outside the program, see `is_rehearsal`.
 
     A change of the arguments, the net, the loss or the data raises ConfigError. A change of your
     code is warned of, and raises with must_match={"code": True} (docs/en/any-net.md).

@@ -542,7 +542,7 @@ BENCHMARKS = {
         note=lambda report: (
             f"The recipe `default`, one thread, batches of {BATCH}; means of the steps after the "
             f"first epoch, medians of {report.rounds} rounds. The forward pass includes the "
-            "records of [the watch](looking-inside.md#what-watching-costs)."
+            "records of [the watch](#the-watch)."
         ),
     ),
     "threads": Benchmark(
