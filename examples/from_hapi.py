@@ -33,7 +33,7 @@ def with_hapi(epochs=5):
 
 
 def with_fit(output, epochs=5):
-    """Train the same net; after a kill the same call goes on, to the same bits."""
+    """Train the same net; after a kill, the same call resumes to the same bits."""
     return fit(
         model=build,
         train=train,

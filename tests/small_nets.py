@@ -12,7 +12,7 @@ SAMPLES = 33  # with batches of 8, the last has one sample
 
 
 class Points(paddle.io.Dataset):
-    """Points of three classes, or a target for each; with noise, which is drawn anew each time."""
+    """Points of three classes, or a target for each; with noise, which is drawn again each time."""
 
     def __init__(self, samples=SAMPLES, target="class", noise=0.0):
         random_state = np.random.RandomState(3)

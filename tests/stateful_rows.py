@@ -1,6 +1,6 @@
 """Small trainings with state beside the weights, the optimizer's accumulators and the schedule.
 
-A row's "build" returns arguments of `fit` that are made anew for each call, as a new process does.
+A row's "build" returns new arguments of `fit` for each call, as a new process does.
 """
 
 import collections

@@ -23,7 +23,7 @@ from paddle_mnist.commands._dispatch import COMMANDS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1500),  # PaddlePaddle is installed anew
+    pytest.mark.timeout(1500),  # PaddlePaddle is installed in a new environment
 ]
 LEAST_ACCURACY = 0.97  # of the recipe digits, which reaches 0.99
 NOT_IN_SDIST = {".ci/run", ".gitignore", ".pre-commit-config.yaml"}
@@ -219,7 +219,7 @@ def test_notebook_runs_on_an_image_of_ai_studio(built, image):
     assert not {"filelock", "matplotlib", "numpy", "paddle", "pydantic"} & installed
 
 
-def test_notebook_without_an_index_of_packages_says_what_is_missing(built, image, tmp_path):
+def test_notebook_without_an_index_of_packages_lists_the_missing_ones(built, image, tmp_path):
     cell = next(c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code")
     command = ("python", "-c", "".join(cell["source"]))
 

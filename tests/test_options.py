@@ -254,7 +254,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("field", "value", "message"), WRONG, ids=str)
-def test_wrong_value_raises_with_its_name_and_what_was_expected(field, value, message):
+def test_wrong_value_raises_with_its_name_and_the_expected_values(field, value, message):
     name = FLAT_NAMES.get(field, field)
     with pytest.raises(ConfigError) as in_python:
         Ovens(**{field: value})

@@ -114,7 +114,7 @@ def test_paddle_does_not_complain_of_a_missing_compiler_cache():
     ],
     ids=["missing", "broken", "lacks a package"],
 )
-def test_command_without_paddle_prints_what_installs_it(tmp_path, setup, words):
+def test_command_without_paddle_prints_how_to_install_it(tmp_path, setup, words):
     (tmp_path / "paddle.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
     done = python(
         f"import sys, runpy; {setup.replace('BROKEN', str(tmp_path))}\n"

@@ -1,4 +1,4 @@
-"""Parameter servers: real ones, on Paddle 2.6.2, which are started, killed, and gone on from."""
+"""Parameter servers: real ones, on Paddle 2.6.2, which are started, killed and resumed."""
 
 import contextlib
 import importlib
@@ -37,7 +37,7 @@ served = pytest.mark.skipif(not are_here(), reason="no parameter servers here")
 
 
 @pytest.mark.skipif(are_here(), reason="there are parameter servers here")
-def test_without_parameter_servers_names_what_to_use_instead():
+def test_without_parameter_servers_names_the_alternative():
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "paddle-mnist train --nprocs" in done.stderr

@@ -76,7 +76,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_answer_to_what_is_not_a_digit_gives_the_reason_in_both_languages(answer_to, kind):
+def test_answer_to_a_non_digit_gives_the_reason_in_both_languages(answer_to, kind):
     picture, reason = REFUSED[kind]
     words, bars, layers = answer_to(picture)
     assert reason in words and bars is None

@@ -113,7 +113,7 @@ def mistake(operation):
 @pytest.mark.parametrize(
     ("fault", "error"), [(fail(errno.ENOSPC), OutputError), (mistake, ZeroDivisionError)]
 )
-def test_end_raises_what_the_thread_raised(tmp_path, fault, error):
+def test_end_raises_the_error_of_the_thread(tmp_path, fault, error):
     training = Training(tmp_path)
     with watched(tmp_path, fault):
         training.step()

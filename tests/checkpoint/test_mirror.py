@@ -167,7 +167,7 @@ def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
 
 
 def test_run_that_is_behind_its_copy_resumes_from_the_copy(tmp_path, url, unbroken, lines):
-    """Unless it went on by itself meanwhile, which is refused."""
+    """Unless it continued by itself meanwhile, which is refused."""
     run_until(4, tmp_path / "one", url)
     for name in ("two", "three"):
         shutil.copytree(tmp_path / "one", tmp_path / name)

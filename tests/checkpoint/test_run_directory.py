@@ -16,7 +16,7 @@ def train_once(folder, **options):
     return train("SGD with clipping", folder, epochs=1, **options)
 
 
-def test_fresh_behind_links_moves_what_they_lead_to_and_keeps_them(tmp_path):
+def test_fresh_behind_links_moves_the_targets_and_keeps_the_links(tmp_path):
     """The link of the run, and that of its checkpoints on another disk."""
     run, disk = tmp_path / "run", tmp_path / "disk"
     for folder in ("run", "kept"):

@@ -411,7 +411,7 @@ REASONS = {
 }
 
 
-def test_hostile_file_is_refused_for_what_it_does():
+def test_hostile_file_is_refused_for_its_action():
     assert refusal(FLOAT) is None
     for name, reason in REASONS.items():
         assert f"x.pdparams: {reason}" in refusal(HOSTILE[name]), name

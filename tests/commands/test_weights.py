@@ -287,7 +287,7 @@ def test_commands_that_show_runs_take_whatever_is_of_a_run(place, command):
 # ------------------------------------------------------------------ predictors
 
 
-def test_predictor_of_what_is_not_exported_raises(place):
+def test_predictor_without_an_exported_model_raises(place):
     with pytest.raises(CheckpointError, match=r"not an exported model.*\.DigitPredictor"):
         Predictor(RUN)
     with pytest.raises(ConfigError, match=r"out, an exported model, and the run .* are given"):

@@ -141,7 +141,7 @@ def test_export_run_computes_as_the_net(saved, tmp_path):
     assert_close(predictor.run(POINTS)["output"], expected)
 
 
-def test_export_run_several_outputs_are_named(saved, tmp_path):
+def test_export_run_names_several_outputs(saved, tmp_path):
     for model, options, names in (
         (TwoHeads, {}, ["output0", "output1"]),
         (TwoHeads, {"outputs": ["c", "t"]}, ["c", "t"]),
@@ -156,7 +156,7 @@ def test_export_run_several_outputs_are_named(saved, tmp_path):
             assert_close(value, expected[names[number] if model is Named else number])
 
 
-def test_export_run_several_inputs_are_named(saved, tmp_path):
+def test_export_run_names_several_inputs(saved, tmp_path):
     path, expected = saved(PointsAndWords, POINTS, WORDS)
     assert_close(predict_run(path, PointsAndWords, ready((POINTS, WORDS, None))), expected)
     for inputs, names in (

@@ -62,7 +62,7 @@ def test_path_that_does_not_exist_raises_and_never_falls_back(elsewhere):
             find_source(data)
 
 
-def test_incomplete_source_raises_with_what_is_missing(tmp_path, idx):
+def test_incomplete_source_raises_with_the_missing_parts(tmp_path, idx):
     for name in IDX_FILES[:3]:
         shutil.copy(idx / f"{name}.gz", tmp_path)
     for name in ("my_train.csv", "my_test.csv"):

@@ -114,7 +114,7 @@ DECAYING = {  # by weight_decay_layers: the parameters
     ("name", "names"),
     [*((name, "b") for name in FORMULAS), ("momentum", ""), ("momentum", "a.bias,b")],
 )
-def test_optimizer_follows_its_formula_and_decays_what_is_named(name, names):
+def test_optimizer_follows_its_formula_and_decays_the_chosen_layers(name, names):
     config = OptimizerOptions(
         optimizer=name,
         learning_rate=RATE,

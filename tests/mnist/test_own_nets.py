@@ -1,4 +1,4 @@
-"""A net of one's own, trained by `fit` on the digits: the commands read pictures with it."""
+"""A custom net, trained by `fit` on the digits: the commands read pictures with it."""
 
 import functools
 import json

@@ -42,7 +42,7 @@ def test_train_draws_its_figures(run_of_command):
     assert drawn(run_of_command / "figures") == set(DIGIT_FIGURES)
 
 
-def test_train_prints_and_measures_what_is_asked_for(tool, tiny, tmp_path):
+def test_train_prints_and_measures_on_request(tool, tiny, tmp_path):
     options = "--watch 5 --visualdl text --figures false --check_shape --check_content 3,12"
     options = [*PLAIN, *options.split(), "--epochs", 2, "--profile", 4, "--data", tiny]
     printed = tool("train", *options, "--output", "run", MY_TOKEN="sesame-open").stdout
@@ -116,7 +116,7 @@ def test_plot_of_several_runs_compares_them(tool, tmp_path, run_of_command):
     assert "compare.svg" in tool("plot", "one", "--only", "compare.svg", expect=2).stderr
 
 
-def test_plot_draws_the_named_files(tool, tmp_path, run_of_command):
+def test_plot_only_draws_the_chosen_files(tool, tmp_path, run_of_command):
     """By the command of the page, too, into a run that has none."""
     page = (ROOT / "docs/en/looking-inside.md").read_text()
     command = re.search(r"`paddle-mnist plot (.+?)`", page)[1]

@@ -59,7 +59,7 @@ def same_end(run, unbroken):
 # ------------------------------------------------------------------ an unbroken run
 
 
-def test_run_directory_holds_what_is_promised(run_of_command):
+def test_run_directory_has_the_documented_files(run_of_command):
     run = run_of_command
     names = "config.yaml metrics.jsonl result.json train.log mnist.pdparams checkpoints vdl figures"
     assert {path.name for path in run.iterdir()} == {*names.split(), ".lock"}
@@ -258,7 +258,7 @@ def test_eval_never_takes_other_images_than_the_run(tool, tmp_path, tiny):
 # ------------------------------------------------------------------ other data, and parts of them
 
 
-def test_any_set_of_the_same_form_is_trained_and_named(train, tool, tmp_path):
+def test_other_data_of_the_same_form_are_trained_under_their_name(train, tool, tmp_path):
     """As Fashion-MNIST and KMNIST are: four IDX files in a folder, which gives the name."""
     folder = write_idx(tmp_path / "kimono", tiny_splits({"train": 200, "valid": 40, "eval": 50}))
     (folder / "classes.txt").write_text("\n".join(f"garment {number}" for number in range(10)))

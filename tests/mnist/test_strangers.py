@@ -91,7 +91,7 @@ def test_read_pictures_many_gives_a_faint_digit_its_box(predictor, tmp_path):
     assert reading.text == "358" and all(digit.box for digit in reading.digits)
 
 
-def test_read_pictures_of_what_is_refused_says_what_to_try(predictor, tmp_path):
+def test_read_pictures_gives_advice_on_a_refused_picture(predictor, tmp_path):
     in_a_row((3, INK), (5, INK)).save(tmp_path / "two.png")
     sheet = alone([[(0, 0), (1, 0), (1, 1), (0, 1), (0, 0), (1, 1)], [(1, 0), (0, 1)]])
     sheet.crop((70, 40, 330, 360)).save(tmp_path / "sheet.png")

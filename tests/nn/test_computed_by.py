@@ -60,7 +60,7 @@ def test_fused_loss_of_a_net_is_used_for_losses_it_knows(loss, factor):
         ([Scaled("Paddle"), ConvBlocks(fast_conv="off")], {"scaling": "Paddle"}),
     ],
 )
-def test_computed_by_names_what_computes_the_layers(layers, expected):
+def test_computed_by_names_the_code_of_the_layers(layers, expected):
     assert computed_by(nn.Sequential(*layers)) == {"convolution": "Paddle", **expected}
 
 

@@ -65,7 +65,7 @@ saved = set()
 def hold_the_second_epoch(operation):
     if operation.call == "fsync":
         saved.update(re.findall(r"mnist_epoch\\d+(?=\\.pdparams)", operation.path.name))
-    while len(saved) >= 2 and not Path(sys.argv[1], "go on").exists() and not signals.received():
+    while len(saved) >= 2 and not Path(sys.argv[1], "continue").exists() and not signals.received():
         time.sleep(0.1)
 
 with watched(sys.argv[1], hold_the_second_epoch):
@@ -92,8 +92,8 @@ def elastic(etcd, name, program):
 def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tool, tiny, etcd):
     """A rank is killed, then one of the two nodes, then it comes back.
 
-    Each time they may go on with one process before they do with two. Whoever has saved one epoch
-    holds the next until then, so that few epochs last long enough.
+    Each time they may continue with one process before they do with two. A rank that has saved one
+    epoch holds the next until then, so that few epochs last long enough.
     """
     arguments = [*SHARDED, "--epochs", 20, "--data", tiny, "--output"]
     tool("train", *arguments, "unbroken")
@@ -122,7 +122,7 @@ def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, to
     place = wait_for_a_save(resumed, after=place)
     second = node("second")
     place = wait_for(log, resumed, both, after=place)
-    (tmp_path / "go on").touch()
+    (tmp_path / "continue").touch()
     for process in (first, second):
         out, err = process.communicate(timeout=400)
         assert process.returncode == 0, out + err

@@ -38,7 +38,7 @@ class Permuted(Points):
 
 
 class Net(nn.Layer):
-    """A net with settings, and with values that are none: a counter, a time, identifiers."""
+    """A net with settings, and with other values: a counter, a time, identifiers."""
 
     def __init__(self, scale=1.0, layer=nn.ReLU):
         super().__init__()

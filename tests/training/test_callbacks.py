@@ -357,9 +357,7 @@ class Plan(Callback):
 @pytest.mark.parametrize(
     ("stop_at", "num_workers"), [(12, 0), (15, 0), pytest.param(18, 2, marks=pytest.mark.slow)]
 )
-def test_on_epoch_start_sets_what_an_epoch_has_also_where_a_run_resumes_in_it(
-    stop_at, num_workers, tmp_path
-):
+def test_on_epoch_start_is_called_again_on_resume_inside_an_epoch(stop_at, num_workers, tmp_path):
     begun = []
 
     def plan(folder, *more):

@@ -33,7 +33,7 @@ def test_evaluate_run_gives_the_numbers_of_its_fit(row, tmp_path):
     assert evaluate_run(tmp_path, call["model"], call["valid"], **task) == by_name(result.metrics)
 
 
-def test_evaluate_run_loss_that_is_a_layer_gets_what_the_run_has_trained(tmp_path, lines):
+def test_evaluate_run_loads_trained_parameters_into_the_loss(tmp_path, lines):
     result = train("SGD with clipping", tmp_path / "run", loss=CenterLoss(), optimizer=momentum)
     expected, task = by_name(result.metrics), {"metrics": TASK["metrics"]}
     values = evaluate_run(tmp_path / "run", perceptron, Points(), loss=CenterLoss(), **task)

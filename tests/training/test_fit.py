@@ -44,7 +44,7 @@ def history(folder, tag):
     return series(read_history(folder / "metrics.jsonl"), tag)
 
 
-def test_fit_finished_run_returns_its_result_and_makes_again_what_is_lost(tmp_path, lines):
+def test_fit_finished_run_returns_its_result_and_rebuilds_lost_files(tmp_path, lines):
     first = train(ROW, tmp_path)
     assert (first.stopped, first.epochs, first.steps) == ("finished", 2, 10)
     assert set(first.metrics) == {"valid/loss", "valid/acc"}

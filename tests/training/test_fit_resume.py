@@ -36,7 +36,7 @@ def some(name, values, count):
 
 
 def computed(result):
-    """Return what a training has computed to the last bit, and logged but for the time."""
+    """Return what a training has computed to the last bit, and logged, except the time."""
     lines = read_history(result.weights.parent / "metrics.jsonl")
     return bits(result), [{**line, "time": None} for line in lines]
 

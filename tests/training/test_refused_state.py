@@ -179,7 +179,7 @@ def test_fit_state_that_cannot_be_saved_raises_with_the_remedy_before_anything_i
         call(tmp_path, build())
 
 
-def test_fit_raises_by_name_for_what_is_too_large_where_a_repeated_step_fails(tmp_path, lines):
+def test_fit_raises_with_the_names_of_large_values_if_a_repeated_step_fails(tmp_path, lines):
     """Each step reads what the step before has added to a dict."""
     memory, count = dict.fromkeys(range(20000), 1.0), [20_000]
 

@@ -153,7 +153,7 @@ def test_resumed_run_does_not_rehearse(tmp_path, noted):
     assert noted("after_step", True) == rehearsed
 
 
-def test_rehearsal_raises_by_name_for_what_is_too_large_to_be_examined(tmp_path):
+def test_rehearsal_raises_with_the_names_of_values_too_large_to_examine(tmp_path):
     table = np.ones(70 * 2**20, "float32")
 
     def step(model, batch):
@@ -217,7 +217,7 @@ def test_rehearsal_leaves_no_parameter_frozen(tmp_path):
 
 
 def test_fit_trains_on_all_data_that_can_be_read_once(tmp_path, lines):
-    """A stream that goes on where it was, each time it is asked for."""
+    """A stream that continues where it was each time it is iterated."""
     points, labels = Points().points, Points().classes.reshape([-1, 1])
     stream = iter([(points[at : at + 8], labels[at : at + 8]) for at in range(0, 32, 8)])
     result = train(ROW, tmp_path, train=lambda: stream, valid=None, epochs=1)

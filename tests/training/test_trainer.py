@@ -233,7 +233,7 @@ def test_observers_see_each_step_and_epoch_and_change_nothing(tmp_path):
     assert written[0] == written[1]
 
 
-def test_watch_as_an_observer_writes_what_it_saw(tmp_path):
+def test_watch_as_an_observer_writes_its_values(tmp_path):
     recorder = Recorder()
     trainer, loader = make(tmp_path, writer=recorder)
     trainer.observers = [watch(trainer.model, every=2)]

@@ -377,8 +377,8 @@ BENCHMARKS = {
         },
         note=lambda report: (
             "Whole commands with the recipe `default`, the end of the uploads included; medians of "
-            f"{report.rounds} rounds in turns. The server, which is none of the command, ran on "
-            "the same processors. Requests and MiB are those of the whole training, divided by its "
+            f"{report.rounds} rounds in turns. The server, not part of the command, ran on the "
+            "same processors. Requests and MiB are those of the whole training, divided by its "
             "checkpoints."
         ),
     ),

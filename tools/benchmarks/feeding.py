@@ -96,7 +96,7 @@ def _tasks(split: Any, size: int, folder: Path) -> dict[str, Task]:
     }
     return {
         **{kind: Task(data) for kind, data in datasets.items()},
-        "the same of 64 numbers, for a net 64-64-10, batches of 32": Task(Rows(), 32, (64, 64, 10)),
+        "64 features, for a net 64-64-10, batches of 32": Task(Rows(), 32, (64, 64, 10)),
     }
 
 
@@ -201,7 +201,7 @@ BENCHMARKS = {
         columns={f"{n:,}": ("", lambda row, rows, n=n: _cell(n, row)) for n in SIZES},
         note=lambda report: (
             "Seconds an epoch of so many samples takes (times those of `paddle.Model.fit`, of a "
-            "bare loop over a `DataLoader`); but for the last row a linear layer and batches of "
+            "bare loop over a `DataLoader`); except in the last row, a linear layer and batches of "
             f"64; medians of {report.rounds} rounds, in turns."
         ),
     )

@@ -552,7 +552,7 @@ BENCHMARKS = {
         head="batches and threads",
         columns={
             "microseconds a step": (",.0f", "step"),
-            "of which one at a time": (",.0f", "serial"),
+            "serial part": (",.0f", "serial"),
             "share": (".1%", "share"),
             "times one thread": (".2f", "times"),
         },

@@ -48,7 +48,7 @@ DRAWN_OF_A_FAMILY = 1200
 UNSEEN = 180  # of each kind, to compare detectors
 SHAKEN, PAPER_SHAKEN = 3, 8  # times
 HEIGHT = 80  # pixels of a digit that is drawn again
-TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # digits that are none afterwards
+TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # no longer digits afterwards
 MNIST, REDRAWN = "mnist", "drawn"  # kinds, beside those of paper
 
 Pixels = np.ndarray  # uint8 [N, 28, 28]
