@@ -126,7 +126,7 @@ def test_examples_import_the_package_before_paddle():
 
 def contents(path):
     """Return the code, names and figures of a page; comments in a shell's lines are translated."""
-    text = without_code(path.read_text().partition("```json")[0]).replace("<recipe>", "<配方>")
+    text = without_code(path.read_text().partition("```json")[0]).replace("<recipe>", "<预设配置>")
     # Without comments and links: a page may be there in one language only.
     rows = re.findall(r"^\|.*", re.sub(r"<!-- .*? -->|\]\([^)]*\)", "", text), re.M)
     return {

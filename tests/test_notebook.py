@@ -1,5 +1,6 @@
-"""The notebook, which is kept without outputs, runs with the answers to its exercises."""
+"""The notebook in both languages: the same code, stored pictures, and it runs with its answers."""
 
+import ast
 import json
 import os
 import re
@@ -7,11 +8,37 @@ import re
 import pytest
 from conftest import ROOT
 
-NOTEBOOK = ROOT / "notebooks/mnist.ipynb"
+NOTEBOOKS = {"zh": ROOT / "notebooks/mnist.ipynb", "en": ROOT / "notebooks/mnist.en.ipynb"}
 CHINESE = re.compile("[\u4e00-\u9fff]")
 # What `check_shape` prints, in the tutorial's format.
 SHAPES = re.compile(r"#{10} print |(conv|max_pool|fc)\d?-- |(inputs|outputs\d)_shape: ")
 ANSWER = re.compile(r"<details>\n<summary>[^\n]+</summary>\n\n(.*?)\n\n</details>", re.DOTALL)
+# What is printed in both languages.
+PRINTED = {
+    "zh": {
+        "data": "数据集：{}，来自",
+        "parameters": "参数总数：20,350",
+        "weights": r"权重的 SHA-256：(\w+)",
+        "processes": r"^1 个进程：(\w+)，2 个进程：\1\n权重相同$",
+        "exported": r"导出的模型在评估集上的准确率：([\d.]+)%",
+        "reading": "识别结果：7，",
+        "trial": r"^验证集准确率 ([\d.]+)%",
+    },
+    "en": {
+        "data": "data: {}, from",
+        "parameters": "parameters: 20,350",
+        "weights": r"SHA-256 of the weights (\w+)",
+        "processes": r"^1 process: (\w+), 2 processes: \1\nthe same weights$",
+        "exported": r"accuracy of the exported model: ([\d.]+)%",
+        "reading": "it reads 7,",
+        "trial": r"^validation accuracy ([\d.]+)%",
+    },
+}
+in_either_language = pytest.mark.parametrize("language", NOTEBOOKS)
+
+
+def cells_of(language):
+    return json.loads(NOTEBOOKS[language].read_text(encoding="utf-8"))["cells"]
 
 
 def source_of(cell):
@@ -23,25 +50,52 @@ def answers(text):
     return re.findall(r"```python\n(.*?)```", "".join(ANSWER.findall(text)), re.DOTALL)
 
 
-def test_notebook_is_kept_without_outputs_and_hides_its_answers():
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+@in_either_language
+def test_notebook_stores_its_pictures_and_hides_its_answers(language):
+    cells = cells_of(language)
     for cell in cells:
-        assert not cell.get("outputs") and not cell.get("execution_count"), cell["id"]
+        if cell["cell_type"] == "code":
+            assert_pictures(cell)
     text = "\n\n".join(source_of(cell) for cell in cells if cell["cell_type"] == "markdown")
-    assert re.findall(r"^### 练习 (\d)：", text, re.MULTILINE) == ["1", "2", "3"]
+    assert re.findall(r"^### (?:练习|Exercise) (\d)", text, re.MULTILINE) == ["1", "2", "3"]
     assert len(answers(text)) == 3
     assert "```python" not in ANSWER.sub("", text)  # none is visible
 
 
+def test_both_languages_have_the_same_code():
+    """Except for comments and for the words in strings."""
+
+    def code_of(cell):
+        sources = [source_of(cell)] if cell["cell_type"] == "code" else answers(source_of(cell))
+        trees = [ast.parse(source) for source in sources]
+        for node in (node for tree in trees for node in ast.walk(tree)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                is_name = node.value.isascii() and " " not in node.value
+                node.value = node.value if is_name else ""
+            if isinstance(node, ast.JoinedStr):
+                node.values = [part for part in node.values if not isinstance(part, ast.Constant)]
+        return [cell["cell_type"], cell["id"], *map(ast.dump, trees)]
+
+    assert [*map(code_of, cells_of("zh"))] == [*map(code_of, cells_of("en"))]
+    assert not CHINESE.search(NOTEBOOKS["en"].read_text(encoding="utf-8"))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("source", ["embedded", pytest.param("mnist", marks=pytest.mark.release)])
-def test_notebook_runs_from_top_to_bottom_with_its_answers(tmp_path, request, source):
+@pytest.mark.parametrize(
+    ("language", "source"),
+    [
+        ("zh", "embedded"),
+        pytest.param("en", "embedded", marks=pytest.mark.release),
+        pytest.param("zh", "mnist", marks=pytest.mark.release),
+    ],
+)
+def test_notebook_runs_from_top_to_bottom_with_its_answers(tmp_path, request, language, source):
     """On MNIST, before a release, twice in one kernel, as learners do."""
     nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
     client = pytest.importorskip("nbclient", reason="needs the extra notebook")
     environment = {name: text for name, text in os.environ.items() if name != "MPLBACKEND"}
-    notebook = nbformat.read(NOTEBOOK, 4)
+    notebook = nbformat.read(NOTEBOOKS[language], 4)
     with_answers = []
     for cell in notebook.cells:
         hidden = answers(cell.source) if cell.cell_type == "markdown" else []
@@ -54,8 +108,9 @@ def test_notebook_runs_from_top_to_bottom_with_its_answers(tmp_path, request, so
     resources = {"metadata": {"path": tmp_path}}
     client.NotebookClient(notebook, timeout=600, resources=resources).execute(env=environment)
     for run in runs:
-        assert_results(run, "mnist" if source == "mnist" else "digits")
-    trial, answer = re.findall(r"^验证集准确率 ([\d.]+)%", printed(with_answers), re.MULTILINE)
+        assert_results(run, "mnist" if source == "mnist" else "digits", language)
+    pattern = PRINTED[language]["trial"]
+    trial, answer = re.findall(pattern, printed(with_answers), re.MULTILINE)
     assert float(answer) > float(trial)
 
 
@@ -65,24 +120,29 @@ def printed(cells):
     return "".join("".join(output.get("text", "")) for output in outputs)
 
 
-def assert_results(cells, name):
+def assert_pictures(cell):
+    """Check that a code cell has the pictures that it shows, and no errors."""
+    pictures = 0
+    for output in cell["outputs"]:
+        assert output["output_type"] != "error" and output.get("name") != "stderr", output
+        pictures += "image/png" in output.get("data", {})
+    expected = len(re.findall(r"plt\.show\(\)|^display\(", source_of(cell), re.MULTILINE))
+    assert pictures == expected, source_of(cell)
+
+
+def assert_results(cells, name, language="zh"):
     """Check what the cells of an executed notebook show, with the data of this name."""
     for cell in cells:
-        pictures = 0
-        for output in cell.get("outputs", []):
-            assert output.get("name") != "stderr", output
-            pictures += "image/png" in output.get("data", {})
         if cell["cell_type"] == "code":
-            expected = len(re.findall(r"plt\.show\(\)|^display\(", source_of(cell), re.MULTILINE))
-            assert pictures == expected, source_of(cell)
-    output = printed(cells)
-    for line in output.splitlines():
+            assert_pictures(cell)
+    expected, output = PRINTED[language], printed(cells)
+    for line in output.splitlines() if language == "zh" else ():
         assert not line or CHINESE.search(line) or SHAPES.match(line), line  # no log lines
-    assert f"数据集：{name}，来自" in output
-    assert "参数总数：20,350" in output
-    resumed, uninterrupted = re.findall(r"权重的 SHA-256：(\w+)", output)
+    assert expected["data"].format(name) in output
+    assert expected["parameters"] in output
+    resumed, uninterrupted = re.findall(expected["weights"], output)
     assert resumed == uninterrupted
-    assert re.search(r"^1 个进程：(\w+)，2 个进程：\1\n权重相同$", output, re.MULTILINE)
-    accuracy = float(re.search(r"导出的模型在评估集上的准确率：([\d.]+)%", output)[1])
+    assert re.search(expected["processes"], output, re.MULTILINE)
+    accuracy = float(re.search(expected["exported"], output)[1])
     assert accuracy > (97 if name == "mnist" else 85)
-    assert "识别结果：7，" in output  # the picture that it draws
+    assert expected["reading"] in output  # the picture that it draws
