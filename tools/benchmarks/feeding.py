@@ -200,7 +200,7 @@ BENCHMARKS = {
         head="given to `fit`",
         columns={f"{n:,}": ("", lambda row, rows, n=n: _cell(n, row)) for n in SIZES},
         note=lambda report: (
-            "Seconds an epoch of so many samples takes (times those of `paddle.Model.fit`, of a "
+            "Seconds per epoch of that many samples (times those of `paddle.Model.fit`, of a "
             "bare loop over a `DataLoader`); except in the last row, a linear layer and batches of "
             f"64; medians of {report.rounds} rounds, in turns."
         ),
