@@ -119,7 +119,7 @@ NAVIGATION = (
     ),
     (
         {"en": "Migrate", "zh": "迁移"},
-        ("coming-from", "from-lightning", "fluid", "parameter-servers"),
+        ("coming-from", "fluid", "parameter-servers"),
     ),
     (
         {"en": "Reference", "zh": "参考"},
@@ -129,7 +129,6 @@ NAVIGATION = (
             "commands",
             "api",
             "stability",
-            "upstream",
             "changelog",
             "architecture",
             "development",
