@@ -156,6 +156,8 @@ site_search_keywords = {
             "learning rate schedule",
             "early stopping",
         ],
+        "images": ["image folder", "own pictures", "image classification"],
+        "debugging": ["debug", "breakpoint", "overfit one batch"],
         "resume": ["resume", "kill", "crash", "restart", "continue training"],
         "speed": ["memory", "gpu memory"],
         "faq": ["oom", "error message", "troubleshooting"],
@@ -165,6 +167,8 @@ site_search_keywords = {
     "zh": {
         "train": ["学习率", "批大小", "超参数", "调参"],
         "any-net": ["数据集", "自定义数据集", "混合精度", "高层API", "学习率策略", "早停"],
+        "images": ["图片文件夹", "自定义图片", "图像分类"],
+        "debugging": ["调试", "断点调试", "过拟合一个批次"],
         "resume": ["续训", "恢复训练", "停止训练", "崩溃", "继续训练"],
         "speed": ["显存", "内存"],
         "faq": ["显存", "显存不足", "报错", "错误信息"],
