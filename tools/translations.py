@@ -3,8 +3,8 @@
 
 The last line of a Chinese page, `<!-- en: COMMIT -->`, names the commit whose English page it
 follows. A later commit that changes both pages keeps them together; one that changes only the
-English page is listed. Once the Chinese page has caught up, put the English page's newest commit
-there.
+English page is listed. Once the Chinese pages have caught up, `--mark` writes the newest commits of
+their English pages into those that are listed.
 """
 
 import re
@@ -28,27 +28,45 @@ def translations(root: Path) -> Iterator[tuple[str, str]]:
             yield name, english
 
 
-def behind(root: Path) -> Iterator[str]:
-    """Yield a line for each Chinese page without a mark, or behind its English page."""
+def behind(root: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield each Chinese page without a valid mark or behind its English page: both, and why."""
     for page, english in translations(root):
         marked = MARK.search((root / page).read_text("utf-8"))
         if marked is None:
-            yield f"{page}: no mark <!-- en: COMMIT -->"
-            continue
-        commits = _commits(root, marked[1], english)
-        missed = [commit for commit in commits if commit not in _commits(root, marked[1], page)]
-        if missed:
-            yield f"{page}: {english} has changed in {', '.join(missed)}"
+            yield page, english, "no mark <!-- en: COMMIT -->"
+        elif not _git(root, "rev-parse", "--quiet", "--verify", f"{marked[1]}^{{commit}}"):
+            yield page, english, f"commit {marked[1]} is unknown"
+        else:
+            commits = _commits(root, english, f"{marked[1]}..HEAD")
+            both = _commits(root, page, f"{marked[1]}..HEAD")
+            if missed := [commit for commit in commits if commit not in both]:
+                yield page, english, f"{english} has changed in {', '.join(missed)}"
 
 
-def _commits(root: Path, since: str, path: str) -> list[str]:
-    """Return the commits after `since` that change a file, newest first."""
-    command = ["git", "log", "--format=%h", f"{since}..HEAD", "--", path]
-    log = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
-    return log.stdout.split()
+def mark(root: Path, page: str, english: str) -> None:
+    """Write the newest commit of the English page into the Chinese page."""
+    text = MARK.sub("", (root / page).read_text("utf-8")).rstrip()
+    newest = _commits(root, english, "HEAD")[0]
+    (root / page).write_text(f"{text}\n\n<!-- en: {newest} -->\n", "utf-8")
+
+
+def _commits(root: Path, path: str, revisions: str) -> list[str]:
+    """Return the commits that change a file, newest first."""
+    return _git(root, "log", "--format=%h", revisions, "--", path).split()
+
+
+def _git(root: Path, *words: str) -> str:
+    """Return what git prints; nothing if it fails."""
+    command = ["git", "-C", str(root), *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":
-    lines = list(behind(ROOT))
-    print("\n".join(lines) or "each Chinese page follows its English page")
-    sys.exit(bool(lines))
+    pages = list(behind(ROOT))
+    for page, english, why in pages:
+        print(f"{page}: {why}")
+        if "--mark" in sys.argv:
+            mark(ROOT, page, english)
+    if not pages:
+        print("each Chinese page follows its English page")
+    sys.exit(bool(pages) and "--mark" not in sys.argv)

@@ -3,7 +3,7 @@
 import subprocess
 
 from conftest import ROOT
-from translations import MARK, behind, translations
+from translations import MARK, behind, mark, translations
 
 
 def test_pages_behind_their_english_page_are_listed(tmp_path):
@@ -37,11 +37,19 @@ def test_pages_behind_their_english_page_are_listed(tmp_path):
     write("docs/en/behind.md", "two")
     write("docs/en/new.md", "new")
     write("docs/zh/new.md", "新")
+    write("docs/en/rebased.md", "one")
+    write("docs/zh/rebased.md", "一\n\n<!-- en: 0123456789ab -->\n")
     last = commit()
-    assert sorted(behind(tmp_path)) == [
-        f"docs/zh/behind.md: docs/en/behind.md has changed in {last}",
-        "docs/zh/new.md: no mark <!-- en: COMMIT -->",
+    listed = sorted((page, why) for page, _, why in behind(tmp_path))
+    assert listed == [
+        ("docs/zh/behind.md", f"docs/en/behind.md has changed in {last}"),
+        ("docs/zh/new.md", "no mark <!-- en: COMMIT -->"),
+        ("docs/zh/rebased.md", "commit 0123456789ab is unknown"),
     ]
+    for page, english, _ in [*behind(tmp_path)]:
+        mark(tmp_path, page, english)
+    assert not [*behind(tmp_path)]
+    assert (tmp_path / "docs/zh/behind.md").read_text().startswith("一\n\n<!-- en: ")
 
 
 def test_each_chinese_page_has_its_mark():
