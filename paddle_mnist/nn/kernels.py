@@ -80,7 +80,7 @@ def new_workspace(net: Net) -> Workspace:
         channels=aligned_zeros((values,), np.uint16),
         values=aligned_zeros((values,), np.float32),
         ends=aligned_zeros((max(block.outputs for block in net.blocks),), np.uint64),
-        places=aligned_zeros((by_output,), np.uint64),
+        places=aligned_zeros((max(by_output, values),), np.uint64),
         amounts=aligned_zeros((by_output,), np.float32),
     )
 
@@ -152,6 +152,8 @@ def load_loop(net: Net) -> Loop:
     padding, kernel = uint64(block.padding), uint64(block.kernel)
     step, row = uint64(windows.pixel_step), uint64(windows.row_step)
     last_row = uint64(block.unpooled.height)
+    _, sums_row, sums_stride, *_ = places_of(block.sums)
+    by_pixel = not has_few_channels(net)
 
     @inlined
     def store_pixel(inputs, y, x, c, value):
@@ -171,17 +173,24 @@ def load_loop(net: Net) -> Loop:
             not_finite |= uint64(image[k] - image[k] != ZERO)
         if not_finite:
             skipped = NAN
+        end = uint64(0)
         for y in range(height):
             for x in range(width):
                 pixel = y * width + x
-                end = pixel * channels
+                if by_pixel:
+                    end = pixel * channels
                 for c in range(channels):
                     value = image[(c * height + y) * width + x]
                     store_pixel(inputs, y + padding, x + padding, c, value)
                     work.channels[end] = c
                     work.values[end] = value
+                    if not by_pixel:
+                        work.places[end] = y * sums_row + x * sums_stride
                     end += uint64(value != skipped)
-                work.counts[pixel] = end - pixel * channels
+                if by_pixel:
+                    work.counts[pixel] = end - pixel * channels
+        if not by_pixel:
+            work.ends[0] = end
         return skipped
 
     return load
@@ -215,9 +224,13 @@ def block_forward(net: Net, number: int) -> Loop:
     kernels, bias = net.weights.parts[f"forward{number}"], net.weights.parts[f"bias{number}"]
     winners_part = net.winners.parts[f"winners{number}"]
     list_inputs = list_inputs_loop(block.inputs)
-    scatter = scatter_loop(block.inputs, block.kernel, block.sums)
-    pool = pool_loop(block, net.maps[number + 1])
     is_listed = number == 0
+    scatter = (
+        scatter_singly_loop(block)
+        if is_listed and has_few_channels(net)
+        else scatter_loop(block.inputs, block.kernel, block.sums)
+    )
+    pool = pool_loop(block, net.maps[number + 1])
 
     @inlined
     def forward(kept, winners, weights, skipped, work):
@@ -285,6 +298,39 @@ def list_inputs_loop(inputs: FeatureMap) -> Loop:
                 work.counts[pixel] = end - begin
 
     return list_inputs
+
+
+def has_few_channels(net: Net) -> bool:
+    """Return whether the images' values are too few in a pixel to be added four at a time.
+
+    They are then listed in one list for the whole image, with their places among the sums, so that
+    no time is spent on pixels without any.
+    """
+    return net.blocks[0].channels < 4
+
+
+def scatter_singly_loop(block: BlockSizes) -> Loop:
+    """Return what `scatter_loop` does for the images' values, if these `has_few_channels`."""
+    kernel_rows, target_row, size, number = map(
+        uint64, (block.kernel, block.sums.row, block.sums.size, block.channels)
+    )
+    row_size, has_one_channel = uint64(block.kernel * block.sums.stride), block.channels == 1
+
+    @compiled
+    def scatter(work, kernels, sums):
+        """sums[place + r * row] += value * kernels[r, channel], of each value."""
+        for k in range(size):
+            sums[k] = ZERO
+        for r in range(kernel_rows):
+            for j in range(work.ends[0]):
+                at, value = work.places[j] + r * target_row, work.values[j]
+                a = r * number * row_size
+                if not has_one_channel:
+                    a += uint64(work.channels[j]) * row_size
+                for k in range(row_size):
+                    sums[at + k] += value * kernels[a + k]
+
+    return scatter
 
 
 def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap) -> Loop:
