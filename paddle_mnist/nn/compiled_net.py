@@ -3,10 +3,12 @@
 import functools
 import hashlib
 import inspect
+import math
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -20,6 +22,7 @@ from paddle_mnist.system.surroundings import for_another_python
 
 MAX_REUSED_BYTES = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
 MAX_SMALL_BYTES = 1 << 24  # bytes of sums: a batch is divided finely only while these suffice
+_PADDING = np.zeros(1, np.float32)  # behind the parameters, where `packing` finds it
 MAX_CACHED_NETS = 32  # kept ready; a net of images of any size has one for each
 
 
@@ -130,6 +133,12 @@ class CompiledNet:
         self._own = _OfThread(net)
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._packing, self._unpacking = packing(net), unpacking(net)
+        # Of each parameter its part of all of them, flat, and its shape.
+        self.parameter_places: list[tuple[slice, tuple[int, ...]]] = []
+        end = 0
+        for shape in net.parameter_shapes:
+            begin, end = end, end + math.prod(shape)
+            self.parameter_places.append((slice(begin, end), shape))
         self._run_forward, self._run_backward = kernels.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
@@ -168,14 +177,15 @@ class CompiledNet:
     def forward(
         self,
         images: Floats,
-        parameters: Floats,
+        parameters: Sequence[Floats],
         threads: int,
         for_backward: bool = True,
     ) -> tuple[Floats, Optional[Memory]]:
         """Return the outputs of a batch, and what `backward` needs.
 
-        images: float32 [B, C, H, W]. parameters: float32, flat: of each layer the weight and the
-        bias, if it has one. for_backward: False for outputs alone, in little memory.
+        images: float32 [B, C, H, W]. parameters: float32, flat, in one or more parts: of each
+        layer the weight and the bias, if it has one. for_backward: False for outputs alone, in
+        little memory.
         """
         self.compile("convolution")
         count = len(images)
@@ -224,7 +234,7 @@ class CompiledNet:
         self,
         images: Floats,
         labels: npt.NDArray[np.int64],
-        parameters: Floats,
+        parameters: Sequence[Floats],
         smoothing: float,
         threads: int,
     ) -> tuple[np.float32, Floats, Floats]:
@@ -282,12 +292,12 @@ class CompiledNet:
 
     # -------------------------------------------------------------- parameters
 
-    def _load(self, parameters: Floats, memory: Memory) -> np.float32:
+    def _load(self, parameters: Sequence[Floats], memory: Memory) -> np.float32:
         """Write the parameters into a batch's memory; return the value that need not be visited."""
-        padded = np.append(parameters, kernels.ZERO)
+        padded = np.concatenate([*parameters, _PADDING])
         np.take(padded, self._packing, out=memory.weights, mode="clip")  # "raise" would copy
         # 0 * inf is nan: with such weights, zeros have to be visited too
-        return kernels.ZERO if np.isfinite(parameters).all() else kernels.NAN
+        return kernels.ZERO if np.logical_and.reduce(np.isfinite(padded)) else kernels.NAN
 
     def _sum(self, memory: Memory, chunks: int) -> Floats:
         """Return the gradients of the parameters, flat, summed over the chunks; end the batch."""

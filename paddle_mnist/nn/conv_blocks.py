@@ -4,7 +4,6 @@
 serve, Paddle's own layers compute.
 """
 
-import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -96,15 +95,15 @@ class FastConvSwitch(nn.Layer):
         for hook in pre_hooks:
             hook(self, inputs)
         call_hooks(layers, inputs[0])
-        flat = np.concatenate([parameter.numpy().ravel() for parameter in parameters])
-        mean, logits, gradients = compiled_net(net).cross_entropy(
+        compiled = compiled_net(net)
+        flat = [parameter.numpy().ravel() for parameter in parameters]
+        mean, logits, gradients = compiled.cross_entropy(
             as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv)
         )
         outputs = paddle.to_tensor(logits)
         for hook in post_hooks:
             hook(self, inputs, outputs)
-        shaped = list(zip(parameters, net.parameter_shapes))
-        return _with_gradients(mean, shaped, gradients), outputs
+        return _with_gradients(mean, parameters, compiled.parameter_places, gradients), outputs
 
     def _compiled_chain(self) -> Optional[list[nn.Layer]]:
         """Return the layers whose chain computes the outputs, if they may be compiled."""
@@ -225,7 +224,7 @@ class _Blocks(PyLayer):
         images, values = as_array(inputs), joined.numpy()
         if net.net.input_gradient:
             values = values[images.size :]
-        outputs, ctx.memory = net.forward(images, values, threads, needs_gradient)
+        outputs, ctx.memory = net.forward(images, [values], threads, needs_gradient)
         ctx.net, ctx.threads = net, threads
         return paddle.to_tensor(outputs)
 
@@ -255,22 +254,25 @@ def _class_numbers(labels: Any, count: int, classes: int) -> Optional[np.ndarray
         not isinstance(labels, paddle.Tensor)
         or labels.dtype != paddle.int64
         or not labels.place.is_cpu_place()
-        or labels.shape not in ([count], [count, 1])
     ):
         return None
-    values = as_array(labels).ravel()
+    values = as_array(labels)
+    if values.shape not in ((count,), (count, 1)):
+        return None
+    values = values.reshape(count)
     # a negative number, such as the -100 of labels to be ignored, is a large one without its sign
-    return values if values.view(np.uint64).max() < classes else None
+    return values if np.maximum.reduce(values.view(np.uint64)) < classes else None
 
 
 def _with_gradients(
     value: np.float32,
-    parameters: Sequence[tuple[paddle.Tensor, tuple[int, ...]]],
+    parameters: Sequence[paddle.Tensor],
+    places: Sequence[tuple[slice, tuple[int, ...]]],
     gradients: np.ndarray,
 ) -> paddle.Tensor:
     """Return a loss whose backward pass gives the parameters these gradients, which are flat.
 
-    parameters: with their shapes, which take long to read from a tensor.
+    places: of each parameter its part of `gradients`, and its shape.
 
     The loss is a leaf of Paddle's graph. Its hook starts a backward pass at the parameters, which
     calls their hooks and adds to the gradients that they have.
@@ -281,11 +283,10 @@ def _with_gradients(
 
     def hook(gradient: paddle.Tensor) -> None:
         refuse(gradient)
-        scaled = paddle.to_tensor(gradients * np.float32(gradient))
-        parts = paddle.split(scaled, [math.prod(shape) for _, shape in parameters])
+        scaled = gradients * np.float32(gradient)
         pairs = [
-            (parameter, part.reshape(shape))
-            for (parameter, shape), part in zip(parameters, parts)
+            (parameter, paddle.to_tensor(scaled[part].reshape(shape)))
+            for parameter, (part, shape) in zip(parameters, places)
             if not parameter.stop_gradient
         ]
         paddle.autograd.backward(*map(list, zip(*pairs)))
