@@ -43,11 +43,11 @@ class StoreCheckpointer(Checkpointer):
     `{NAME}_epoch{E}_step{S}_breakpoint`. NAME is the model's (see `checkpoint_name`).
 
     During the training, a large state is only copied; a thread writes the copy, one at a time. The
-    next save, the end of the training, and whatever ends it early wait for the thread.
+    next save waits for the thread, and so does the end of the training, early or not.
 
     A checkpoint that cannot be written is logged as a warning, after the next step if a thread
-    writes it, and tried again when the next one is due; only the last one, at the end, must be
-    written, else OutputError is raised.
+    writes it; the next one that is due is the next attempt. Only the last one, at the end, must be
+    written, or OutputError is raised.
     Raises DivergedError rather than save weights that are not finite.
 
     average: a moving average of the weights, which is saved in their place.
@@ -79,7 +79,7 @@ class StoreCheckpointer(Checkpointer):
             )
         self._last_attempt = time.monotonic()
         self._writing: Optional[tuple[str, Future[None]]] = None  # name, and work
-        # Of the newest checkpoint.
+        # The step and epoch of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
     def at_start(self, state: TrainState) -> None:
@@ -107,7 +107,7 @@ class StoreCheckpointer(Checkpointer):
     def after_error(self, error: BaseException, state: TrainState) -> None:
         """Save a breakpoint if one is wanted and no step was interrupted half way.
 
-        Errors of this save, and of the one before, are logged, so that they do not hide `error`.
+        Errors of this save and of the previous one are logged, so that they do not hide `error`.
         """
         try:
             self._reap_writer(wait=True)
@@ -115,7 +115,7 @@ class StoreCheckpointer(Checkpointer):
             if not isinstance(error, RunLockedError):
                 raise
         except Exception:  # a mistake in the program
-            log.exception("the checkpoint before is not saved")
+            log.exception("the previous checkpoint is not saved")
         if isinstance(error, RunLockedError):  # another process saves there now
             return
         if isinstance(error, DivergedError) or not self.saving.is_due_after_error(error):
@@ -149,9 +149,9 @@ class StoreCheckpointer(Checkpointer):
             log.warning(NOT_SAVED, self._name(state), error)
 
     def _reap_writer(self, wait: bool = False) -> None:
-        """Log the error of the thread that writes a checkpoint, if it has one.
+        """Log the error of the thread that writes a checkpoint, if it has finished with one.
 
-        wait: until it has written it; else what is not done is left for later.
+        wait: wait for the thread to finish; otherwise a checkpoint in progress stays in progress.
         """
         if self._writing and (wait or self._writing[1].done()):
             name, future = self._writing

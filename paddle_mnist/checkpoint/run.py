@@ -113,7 +113,7 @@ class RunDirectory:
             log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
             return {}
 
-    # Writing it, one process at a time
+    # Writing, one process at a time
 
     @contextlib.contextmanager
     def opened(
@@ -126,7 +126,7 @@ class RunDirectory:
 
         fresh: first move the present contents aside, to `<name>.1` or the next free number, and
             those of the mirror that `saving` names.
-        earlier: what was logged before, and belongs into `train.log` too.
+        earlier: records that were logged before, to be copied to `train.log` too.
         Raises RunLockedError if another process holds the lock, OutputError if the directory
         cannot be written.
         """
@@ -195,7 +195,7 @@ class RunDirectory:
             yield lock
 
     def _is_empty(self) -> bool:
-        """Return whether no training has begun here, though one may have been refused."""
+        """Return whether no training has started here; a refused one may have left its log."""
         others = (LOCK, RECORD, MIRROR_LOCK, MIRROR_RECORD, self.log.name)
         return all(path.name in others for path in self.path.iterdir())
 
@@ -240,7 +240,7 @@ class RunDirectory:
                 log.info("%s links to %s now", folder, target)
 
     def elsewhere(self) -> str:
-        """Return what the user chooses to train elsewhere."""
+        """Return the options to change for another run, for messages."""
         return _elsewhere(self.mirror is not None)
 
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
@@ -295,12 +295,12 @@ class RunDirectory:
 
 
 def _elsewhere(is_mirrored: bool) -> str:
-    """Return what the user chooses to train elsewhere; a run with a mirror would go on with it."""
+    """Return the options to change for another run; with the same mirror it would resume there."""
     return "another output and another mirror" if is_mirrored else "another output"
 
 
 def _free_name(path: Path) -> Path:
-    """Return the path with the first number, from 1, that makes it the name of nothing."""
+    """Return the path with the first number, from 1, that does not exist yet."""
     return first_free(path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
 
 

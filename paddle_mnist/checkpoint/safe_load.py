@@ -1,7 +1,7 @@
 """Reads what `paddle.save` writes without running any code from the file.
 
 A `.pdparams` or `.pdopt` is a pickle, and a pickle is a program: `pickle.load`, and so
-`paddle.load`, call whatever function a file names. The unpickler here has only the opcodes that
+`paddle.load`, call any function that a file names. The unpickler here has only the opcodes that
 `paddle.save` needs, imports nothing, and calls only the functions of the table `_FUNCTIONS`, which
 stand for those that a file may name. Everything else is refused with a CheckpointError.
 
@@ -27,7 +27,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _MAX_AXES = 32  # of an array, as in NumPy 1
 _MAX_DEPTH = 8  # of nested containers; a state_dict has 2
 _MAX_KEY = 2**60  # of integers as keys: larger ones may be chosen to have one hash
-# What paddle.save writes of how a tensor over 1 GiB was sliced under pickle protocols 2 and 3.
+# Under pickle protocols 2 and 3, paddle.save slices tensors over 1 GiB and lists the slices here.
 _SLICED_TENSORS = "UnpackBigParamInfor@@"
 # The errors that damaged data cause.
 _DAMAGE = LookupError, TypeError, ValueError, AttributeError, ArithmeticError, pickle.PickleError
@@ -93,7 +93,7 @@ def _refuse_unless(condition: bool, contents: str) -> None:
 def _describe(value: Any) -> str:
     """Describe a value for a message: a string by its start, anything else by its type.
 
-    The repr of tuples that contain each other many times over would take for ever.
+    The repr of tuples that contain each other many times over would never end.
     """
     return repr(value[:40]) if isinstance(value, str) else f"a {type(value).__name__}"
 
@@ -123,7 +123,7 @@ def _build_array(array: np.ndarray, state: Any) -> None:
     is_shape = len(shape) <= _MAX_AXES and all(type(n) is int and n >= 0 for n in shape)
     _refuse_unless(is_shape, f"an array whose shape is not {_MAX_AXES} whole numbers at most")
     if math.prod(shape) * dtype.dtype.itemsize != len(raw):
-        raise ValueError(f"an array of {len(raw)} bytes, which is not what its shape takes")
+        raise ValueError(f"an array of {len(raw)} bytes, which does not match its shape")
     fill: Any = array.__setstate__
     fill((1, shape, dtype.dtype, bool(fortran), raw))
     array.flags.writeable = False
@@ -147,7 +147,7 @@ def _without_name(pair: Any) -> Any:
     return pair[1]
 
 
-# Each takes a fixed number of arguments: thousands, over and over again, would take for ever.
+# Each takes a fixed number of arguments: calls with thousands could take days.
 _FUNCTIONS: dict[tuple[str, str], Any] = {
     # numpy.core became numpy._core with NumPy 2; __builtin__ and builtins: protocols 2 and 3+
     ("numpy.core.multiarray", "_reconstruct"): _new_array,
@@ -216,7 +216,7 @@ class _Unpickler(pickle._Unpickler):
     def load_dict(self) -> dict[str, Any]:
         value: dict[str, Any] = self.load()
         left = self.file.bytes_left
-        _refuse_unless(left == 0, f"goes on for {left} bytes after its end")
+        _refuse_unless(left == 0, f"has {left} bytes after its end")
         if self.stack or self.metastack:
             raise ValueError("ends with an unfinished object")
         _refuse_unless(type(value) is dict, f"holds {_describe(value)}")
@@ -317,9 +317,9 @@ def _join_slices(state_dict: dict[str, Any], max_bytes: int) -> dict[str, Any]:
     for name, sliced in state_dict.pop(_SLICED_TENSORS, {}).items():
         slices = [state_dict.pop(key) for key in sliced["slices"]]
         are_arrays = all(isinstance(values, np.ndarray) for values in slices)
-        _refuse_unless(are_arrays, "a tensor in pieces that are no arrays")
+        _refuse_unless(are_arrays, "a tensor in slices that are not arrays")
         max_bytes -= sum(values.nbytes for values in slices)
-        _refuse_unless(max_bytes >= 0, "tensors in pieces with more bytes than it has")
+        _refuse_unless(max_bytes >= 0, "tensors in slices with more bytes than it has")
         joined = np.concatenate([np.ravel(values) for values in slices])
         state_dict[name] = joined.reshape(sliced["OriginShape"])
     return state_dict

@@ -181,8 +181,8 @@ class CheckpointStore:
 
         The damaged ones are logged. ordered: puts the checkpoints in order, and may leave some out.
         loads: whether to load it.
-        Those of an outdated format, from which a run has gone on, are left out, too; raises
-        OutdatedFormatError if there are no others.
+        Those of an outdated format are ignored where a newer one exists; raises OutdatedFormatError
+        if there are no others.
         """
         checkpoints, unreadable = self._read_manifests()
         outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
@@ -205,7 +205,7 @@ class CheckpointStore:
     def prune(self, saving: Saving) -> list[str]:
         """Delete the checkpoints that `saving` does not keep; return their names.
 
-        The manifest goes first: what an interrupted deletion leaves is no checkpoint.
+        The manifest goes first: files without one are not a checkpoint.
         Raises OutputError.
         """
         dropped = self.checkpoints_to_prune(saving)
@@ -234,7 +234,9 @@ class CheckpointStore:
             if not dropped:
                 return []
             kept = [checkpoint for checkpoint in candidates if checkpoint.name in names]
-            damaged = [one for one in kept if not self._is_unchanged_or_valid(one)]
+            damaged = [
+                checkpoint for checkpoint in kept if not self._is_unchanged_or_valid(checkpoint)
+            ]
             if not damaged:
                 return dropped
             candidates = [checkpoint for checkpoint in candidates if checkpoint not in damaged]
@@ -309,7 +311,7 @@ class CheckpointStore:
         target = first_free(quarantine / f"{manifest.stem}.{n}" for n in itertools.count(1))
         make_folder(target)
         with writing(target):
-            # The manifest sorts first: what an interrupted move leaves behind is no checkpoint.
+            # The manifest sorts first: files without one are not a checkpoint.
             for path in sorted(self.folder.glob(f"{glob.escape(manifest.stem)}.*")):
                 os.replace(path, target / path.name)
         log.warning("moved to %s", target)
@@ -338,7 +340,7 @@ def _are_older(signatures: FileSignatures, checkpoint: Checkpoint) -> bool:
     except OSError:
         return False
     entries = checkpoint.manifest["files"].values()
-    # Strictly, as the clock of a file system is coarse; its change of name may be that close.
+    # Strictly older, since the clock of a file system is coarse; a rename may be that close.
     return all(
         size == entry["size"] and modified < written and changed <= written
         for (size, modified, changed, _), entry in zip(signatures, entries)

@@ -12,12 +12,12 @@ MOST_SMALL = 32  # chunks: enough for many threads to share a batch evenly
 
 
 def chunks_of(count: int, most_small: int = MOST_SMALL) -> list[slice]:
-    """Divide a batch of `count` samples, always in the same way, whatever the number of threads.
+    """Divide a batch of `count` samples, in the same way for any number of threads.
 
     Chunks have up to `SMALL` samples, so that many threads share a small batch. Where these would
     be more than `most_small` chunks, they are larger, up to `LARGE` samples: each chunk has sums of
-    its own, which take memory. The number of chunks is even, but for one sample, and their sizes
-    nearly equal, so that two threads share the work evenly.
+    its own, which take memory. The number of chunks is even, except for a single sample, and their
+    sizes are nearly equal, so that two threads share the work evenly.
     """
     small, large = -(-count // (2 * SMALL)), -(-count // (2 * LARGE))  # pairs of chunks
     pairs = max(large, min(small, most_small // 2))

@@ -35,8 +35,8 @@ def compiled_net(net: Net) -> "CompiledNet":
 def compile_ahead(net: Net) -> None:
     """Start compiling a net in other processes, unless it is on the disk already; do not wait.
 
-    The first use, in this process or another, waits for what they have begun; and where they fail,
-    it compiles by itself and says why it cannot.
+    The first use, in this process or another, waits for them; if they fail, it compiles the net
+    itself, and reports why that fails.
     """
     passes = CompiledNet(net)
     # Two processes, each with one of the two that take long to compile: the cross-entropy takes
@@ -95,7 +95,7 @@ class Memory:
 
 
 def new_memory(net: Net, count: int, chunks: int) -> Memory:
-    """Return memory for so many images and chunks."""
+    """Return memory for a number of images and chunks."""
     return Memory(
         inputs=aligned_zeros((count, net.kept.size), np.float32),
         winners=aligned_zeros((count, net.winners.size), np.uint8),

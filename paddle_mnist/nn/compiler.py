@@ -100,7 +100,7 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
 
     function: decorated with `compiled`; it refuses arguments of other types from then on.
     title: what it computes, for the log.
-    key: all that its code depends on, but for the types, the versions and the processor.
+    key: all that its code depends on, except the types, the versions and the processor.
     """
     types = tuple(numba.typeof(argument) for argument in arguments)
     path = machine_code_path(arguments, title, key)

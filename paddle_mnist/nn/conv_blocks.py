@@ -62,7 +62,7 @@ class FastConvSwitch(nn.Layer):
 
         Each subclass defines it.
         """
-        raise NotImplementedError  # these blocks alone are no net
+        raise NotImplementedError  # only a subclass has layers
 
     def fused_loss(
         self, loss: Callable[..., object], labels: paddle.Tensor, *inputs: paddle.Tensor

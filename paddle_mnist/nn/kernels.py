@@ -529,7 +529,7 @@ def flatten_loops(net: Net) -> tuple[Loop, Loop]:
 
 
 def linear_loops(net: Net, outputs: int) -> tuple[Loop, Loop]:
-    """Return the passes of a linear layer of so many outputs behind the flattened features."""
+    """Return the passes of a linear layer behind the flattened features. outputs: their number."""
     features_part, gradients_part = features_of(net)
     columns_part, rows_part = net.weights.parts["linear_columns"], net.weights.parts["linear_rows"]
     bias_part, bias_sums_part = net.weights.parts["linear_bias"], net.sums.parts["linear_bias"]

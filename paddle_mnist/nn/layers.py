@@ -25,7 +25,8 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 def training_mode_begins(model: nn.Layer, warns: bool = True) -> Iterator[None]:
     """Put a model in training mode; warn of those of its layers that were in evaluation mode.
 
-    Not of layers that are put back into it within the context, and not if all of the model was.
+    There is no warning for layers that return to it within the context, or if the whole model was
+    in evaluation mode.
     """
     kept = {n: layer for n, layer in model.named_sublayers() if model.training > layer.training}
     model.train()

@@ -1,4 +1,4 @@
-"""The cross-entropy; what Paddle's own losses are means over, and which need equal shapes."""
+"""The cross-entropy, and how Paddle's own losses are averaged and which need equal shapes."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -77,7 +77,7 @@ def reduction_of(loss: Loss) -> Optional[str]:
 
 
 def label_weight(loss: Loss, labels: Any) -> Optional[float]:
-    """Return what the mean of a cross-entropy of Paddle's is over, where that is not the samples.
+    """Return the divisor of the mean of Paddle's cross-entropy, where it is not the samples.
 
     It is the number of labels that are not `ignore_index`, or the sum of their classes' weights: 0
     where every label is ignored. Returns None for any other loss. Waits for the device.

@@ -66,7 +66,7 @@ class Schedule:
             self.scheduler.step()
 
     def move_to(self, step: int, epoch: int) -> None:
-        """Take the learning rate that the schedule has after so many steps and epochs.
+        """Move the schedule to where it is after a number of steps and epochs.
 
         It must not need a metric.
         """
@@ -151,7 +151,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _typed(numbers: Any, current: Any) -> Any:
-    """Return plain numbers as NumPy's if the current ones are: else the next would round anew.
+    """Return plain numbers as NumPy's if the current ones are; others would round differently.
 
     numbers: also a list, or those of a schedule, by name. current: of them, the schedule.
     """

@@ -406,7 +406,7 @@ REASONS = {
     "item of a list": "sets items of a list",
     "build on a dict": "sets the state of a dict",
     "build on a function": "sets the state of a type",
-    "more after the end": "goes on for 1 bytes after its end",
+    "more after the end": "has 1 bytes after its end",
     "nested too deep, protocol 4": "containers nested too deep",
 }
 
