@@ -7,12 +7,18 @@ from typing import Any, Optional, Protocol
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import COPIED, batch_of, data_error, make_batch, read_samples, some
+from paddle_mnist.data.collate import (
+    COPIED,
+    CollateFn,
+    batch_of,
+    data_error,
+    make_batch,
+    read_samples,
+    some,
+)
 from paddle_mnist.data.sampler import Shard
 from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.errors import ConfigError
-
-CollateFn = Callable[[list[Any]], Any]
 
 
 class MapDataset(Protocol):

@@ -2,22 +2,25 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.structures import leaves, length_of, mapped, rebuilt
+from paddle_mnist.data.structures import describe_batch, leaves, length_of, mapped, rebuilt
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.system.arrays import as_array
 
-# Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
 SIGNED = {"uint16": np.int32, "uint32": np.int64}
 # What `paddle.gather` and `paddle.stack` take on a CPU, in Paddle 2.6.2 as in 3.3.1.
 COPIED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
-EXPECTED = "numbers, arrays, tensors or strings; for others give a collate_fn"  # in a sample
+SUPPORTED = (  # in a sample
+    "numbers, arrays, tensors or strings, of dtypes that Paddle supports, such as int64 and not "
+    "uint64; for others give a collate_fn"
+)
+CollateFn = Callable[[list[Any]], Any]
 
 
 @contextlib.contextmanager
@@ -48,30 +51,33 @@ def make_batch(
     samples: list[Any],
     source: str,
     indices: Sequence[int],
-    collate_fn: Optional[Callable[[list[Any]], Any]] = None,
+    collate_fn: Optional[CollateFn] = None,
 ) -> Any:
-    """Make a batch of samples, by default with `stack_samples`.
+    """Make a batch of samples.
 
-    source, indices: where they come from, for errors. Raises DataError if collate_fn raises, or
-    returns None.
+    By default it has the structure of one sample, with NumPy arrays or tensors [B, ...]. Arrays
+    keep their dtype, except that uint16 and uint32 become int32 and int64, as Paddle reads the bits
+    of uint16 as bfloat16 and has no uint32; Python's numbers become float32, int64 or bool; strings
+    become a list.
+
+    source, indices: where the samples come from, for errors. Raises DataError for samples of
+    different structures, shapes or dtypes, and if collate_fn raises or returns None.
     """
-    if collate_fn is None:
-        return stack_samples(samples, source, indices)
+    is_default = collate_fn is None or collate_fn is default_collate_fn
     with data_error(f"{source}: the collate_fn of samples {some(indices)}"):
         try:
-            batch = collate_fn(samples)
-            arrays = [leaf for leaf in leaves(batch) if isinstance(leaf, np.ndarray)]
-            is_of_objects = any(array.dtype.hasobject for array in arrays)
+            batch = (collate_fn or _stack)(samples)
+            # Paddle's collation makes an array of objects where one number of several is None.
+            if is_default and any(map(_is_of_objects, leaves(batch))):
+                raise ValueError("an array of objects")
         except Exception:
-            if collate_fn is default_collate_fn:
-                stack_samples(samples, source, indices)  # raises an error that names the sample
+            if is_default:
+                _require_alike(samples, source, indices)
             raise
     if batch is None:
         raise DataError(
             f"{source}: the collate_fn of samples {some(indices)} returned None; expected a batch"
         )
-    if is_of_objects and collate_fn is default_collate_fn:  # NumPy has taken a None, say
-        stack_samples(samples, source, indices)
     return batch
 
 
@@ -79,40 +85,36 @@ def batch_of(
     found: Any,
     source: str,
     indices: Sequence[int],
-    collate_fn: Optional[Callable[[list[Any]], Any]] = None,
+    collate_fn: Optional[CollateFn] = None,
 ) -> Any:
     """Return the batch that a dataset's `__getitems__` has found.
 
     found: a list of samples, of which the batch is made; anything else is the batch itself, arrays
-        and tensors [B, ...] in tuples and dicts. Its arrays are converted as `stack_samples` does.
-    Raises DataError if it is not of so many samples, or is a batch and there is a collate_fn.
+        and tensors [B, ...] in tuples and dicts. Its arrays are converted as by `make_batch`.
+    Raises DataError for another number of samples, or if a collate_fn gets a whole batch.
     """
 
-    def error(reason: str) -> DataError:
-        return DataError(f"{source}: __getitems__ of samples {some(indices)} returned {reason}")
+    def error(expected: str) -> DataError:
+        return DataError(
+            f"{source}: __getitems__ of samples {some(indices)} returned {describe_batch(found)}; "
+            f"expected {expected}"
+        )
 
+    count = len(indices)
     if isinstance(found, list):
-        if len(found) != len(indices):
-            raise error(f"{len(found)} samples; expected {len(indices)}")
+        if len(found) != count:
+            raise error(f"{count} samples, not {len(found)}")
         return make_batch(found, source, indices, collate_fn)
-    kind = type(found).__name__
     if collate_fn is not None:
-        raise error(
-            f"a {kind}, which is a whole batch, so that there is nothing for the collate_fn; "
-            "expected a list of samples, or no collate_fn"
+        raise error("a list of samples for the collate_fn, not a whole batch")
+    if length_of(found) != count:
+        raise error(f"a list of {count} samples, or arrays and tensors with {count} rows")
+    try:
+        return mapped(
+            found, lambda leaf: _supported(leaf) if isinstance(leaf, np.ndarray) else leaf
         )
-    if length_of(found) != len(indices):
-        raise error(
-            f"a {kind} of {length_of(found) or 'no'} rows; expected a list of {len(indices)} "
-            f"samples, or arrays and tensors with {len(indices)} rows"
-        )
-
-    def converted(leaf: Any) -> Any:
-        if not isinstance(leaf, np.ndarray):
-            return leaf
-        return _as_paddles(leaf, leaf, source, lambda number: str(indices[number]), 0)
-
-    return mapped(found, converted)
+    except ValueError:
+        raise error(SUPPORTED) from None
 
 
 def some(indices: Sequence[int]) -> str:
@@ -120,147 +122,93 @@ def some(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices[:4])) + (", ..." if len(indices) > 4 else "")
 
 
-def stack_samples(
-    samples: Sequence[Any],
-    source: str = "the dataset",
-    indices: Optional[Sequence[int]] = None,
-    place: str = "",
-) -> Any:
-    """Stack samples of one structure into a batch, as NumPy arrays or tensors [B, ...].
+def _stack(samples: Sequence[Any]) -> Any:
+    """Stack samples of one structure into a batch (see `make_batch`).
 
-    samples: arrays, tensors or numbers, or dicts, tuples and lists of such, nested as one likes.
-        Arrays keep their dtype, but for uint16 and uint32, which become int32 and int64; Python's
-        numbers become float32, int64 or bool; strings become a list.
-    source: where they come from, indices: in it, place: in their structure, for errors; by default
-        the indices are those in the batch.
-    Raises DataError for samples of different structures, shapes or dtypes.
+    Raises an error that does not name the sample (`_require_alike` does).
     """
-    first = samples[0]
-    if indices is None:
-        indices = range(len(samples))
-
-    def name(number: int) -> str:
-        return f"{indices[number]}{place}"
-
-    # Of a hundred samples of one type, whatever is the same is looked at once.
-    types = set(map(type, samples))
-    if type(None) in types:
-        number = next(number for number, sample in enumerate(samples) if sample is None)
-        raise DataError(f"{source}: sample {name(number)} is None; expected {EXPECTED}")
-    if len(types) > 1:
-        _require_one(samples, _kind, "structure", source, name)
-    if isinstance(first, Mapping):
-        if len(set(map(frozenset, samples))) > 1:
-            _require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, name)
-        return {
-            key: stack_samples(
-                [sample[key] for sample in samples], source, indices, f"{place}[{key!r}]"
-            )
-            for key in first
-        }
-    if isinstance(first, (tuple, list)):
-        if len(set(map(len, samples))) > 1:
-            _require_one(samples, len, "number of values", source, name)
-        parts = [
-            stack_samples(values, source, indices, f"{place}[{number}]")
-            for number, values in enumerate(zip(*samples))
-        ]
-        return rebuilt(first, parts)
-    if isinstance(first, (str, bytes)):
+    first, types = samples[0], set(map(type, samples))
+    kind, *others = set(map(_kind, types))
+    if others:
+        raise ValueError("different structures")
+    if kind is Mapping:
+        if any(sample.keys() != first.keys() for sample in samples):
+            raise ValueError("different keys")
+        return {key: _stack([sample[key] for sample in samples]) for key in first}
+    if kind is Sequence:
+        if any(len(sample) != len(first) for sample in samples):
+            raise ValueError("different lengths")
+        return rebuilt(first, [_stack(values) for values in zip(*samples)])
+    if kind is str:
         return list(samples)
-    return _stack_leaves(samples, types, source, name)
+    if types == {paddle.Tensor} and _can_stack_tensors(samples):
+        with paddle.no_grad():
+            return paddle.stack(list(samples))
+    arrays = samples if types == {np.ndarray} else [_as_array(sample) for sample in samples]
+    if len({(array.dtype, array.shape) for array in arrays}) > 1:
+        raise ValueError("different dtypes or shapes")
+    # Not `np.stack`, which takes three times as long for small arrays.
+    batch = np.array(arrays)
+    return batch if paddle.Tensor in types else _supported(batch)
 
 
-def _kind(sample: Any) -> str:
-    """Return what a sample is: one of these, or something that is to become an array."""
-    if isinstance(sample, Mapping):
-        return "dict"
-    if isinstance(sample, (tuple, list)):
-        return "tuple or list"
-    return "text" if isinstance(sample, (str, bytes)) else "number or array"
+def _kind(sample_type: type) -> type:
+    """Return Mapping, Sequence, str, or np.ndarray for whatever is to become an array."""
+    if issubclass(sample_type, Mapping):
+        return Mapping
+    if issubclass(sample_type, (tuple, list)):
+        return Sequence
+    return str if issubclass(sample_type, (str, bytes)) else np.ndarray
 
 
-def _stack_leaves(
-    samples: Sequence[Any], types: Set[type], source: str, name: Callable[[int], str]
-) -> Any:
-    """Stack numbers, arrays or tensors. types: theirs. See `stack_samples`."""
-    if types == {paddle.Tensor}:
-        stacked = _stack_tensors(samples)
-        if stacked is not None:
-            return stacked
-    arrays = samples if types == {np.ndarray} else [as_array(sample) for sample in samples]
-    if len(types) == len({(array.dtype, array.shape) for array in arrays}) == 1:
-        # Not `np.stack`, which takes three times as long for small arrays.
-        return _as_paddles(np.array(arrays), samples[0], source, name, 0)
-    converted = [
-        _as_paddles(array, sample, source, name, number)
-        for number, (array, sample) in enumerate(zip(arrays, samples))
-    ]
-    _require_one(
-        converted,
-        lambda array: f"{array.dtype} {list(array.shape)}",
-        "dtype or shape",
-        source,
-        name,
-    )
-    return np.stack(converted)
-
-
-def _stack_tensors(tensors: Sequence[paddle.Tensor]) -> Optional[paddle.Tensor]:
-    """Stack tensors in one operation on a CPU; return None where that is not possible."""
+def _can_stack_tensors(tensors: Sequence[paddle.Tensor]) -> bool:
+    """Return whether `paddle.stack` takes tensors as they are, on a CPU."""
     first = tensors[0]
     shape, dtype = first.shape, first.dtype
     # By identity: to compare dtypes takes as long as to stack.
     is_alike = all(one.dtype is dtype and one.shape == shape and one.is_dense() for one in tensors)
     if not is_alike or not math.prod(shape) or dtype not in COPIED:
-        return None
-    # A forked worker sends arrays; what is on another device than the net is copied there.
-    if paddle.io.get_worker_info() is not None or paddle.get_device() != "cpu":
-        return None
-    with paddle.no_grad():
-        return paddle.stack(list(tensors)) if first.place.is_cpu_place() else None
+        return False
+    # A forked worker sends arrays; tensors on another device than the net are copied there.
+    is_on_cpu = paddle.get_device() == "cpu" and first.place.is_cpu_place()
+    return paddle.io.get_worker_info() is None and is_on_cpu
 
 
-def _as_paddles(
-    array: np.ndarray, value: Any, source: str, name: Callable[[int], str], number: int
-) -> np.ndarray:
-    """Return an array in a dtype that Paddle has. Raises DataError if there is none.
+def _as_array(value: Any) -> np.ndarray:
+    """Return a number, an array or a tensor as an array; Python's floats as float32."""
+    return np.asarray(value, np.float32) if isinstance(value, float) else as_array(value)
 
-    value: which it was made of, that of a sample. number: the sample's, for `name`.
-    """
-    if isinstance(value, paddle.Tensor):
+
+def _supported(array: np.ndarray) -> np.ndarray:
+    """Return an array in a dtype that Paddle supports. Raises ValueError if there is none."""
+    if array.dtype.kind in "bifc":  # most arrays; comparing names takes longer
         return array
-    if array.dtype.kind in "bifc" and not isinstance(value, float):  # most; a name takes longer
-        return array
-    if array.dtype.name in SIGNED:
-        return array.astype(SIGNED[array.dtype.name])
-    if array.dtype.name == "uint64":
-        raise DataError(
-            f"{source}: sample {name(number)} is uint64, which Paddle does not have; expected int64"
-        )
-    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        raise DataError(
-            f"{source}: sample {name(number)} is a {type(value).__name__}; expected {EXPECTED}"
-        )
-    return array.astype(np.float32) if isinstance(value, float) else array
+    name = array.dtype.name
+    if name in SIGNED:
+        return array.astype(SIGNED[name])
+    if name not in ("uint8", "bfloat16"):
+        raise ValueError(f"Paddle does not support {name}")
+    return array
 
 
-def _require_one(
-    samples: Sequence[Any],
-    describe: Callable[[Any], Any],
-    what: str,
-    source: str,
-    name: Callable[[int], str],
-) -> None:
-    """Raise DataError unless all samples have the same description.
+def _is_of_objects(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.hasobject
 
-    name: gives that of a sample by its number in the batch.
-    """
-    descriptions = [describe(sample) for sample in samples]
-    for number, found in enumerate(descriptions):
-        if found != descriptions[0]:
+
+def _require_alike(samples: Sequence[Any], source: str, indices: Sequence[int]) -> None:
+    """Raise DataError for the first sample that no batch can have, or that differs from others."""
+    for index, sample in zip(indices, samples):
+        try:
+            _stack([sample])
+        except Exception:  # whatever NumPy raises for an object that it does not know
             raise DataError(
-                f"{source}: samples {name(0)} and {name(number)} of a batch differ in their "
-                f"{what}: {descriptions[0]} and {found}; expected the same in all; for samples of "
-                "different sizes give a collate_fn, which pads them, say"
+                f"{source}: sample {index} is {describe_batch(sample)}; expected {SUPPORTED}"
+            ) from None
+    first, *others = map(describe_batch, samples)
+    for index, other in zip(indices[1:], others):
+        if other != first:
+            raise DataError(
+                f"{source}: samples {indices[0]} and {index} of a batch differ: {first} and "
+                f"{other}; expected the same structure, dtypes and shapes; for samples of "
+                "different sizes give a collate_fn, which pads them, for example"
             )

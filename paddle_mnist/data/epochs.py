@@ -16,8 +16,8 @@ import numpy as np
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.batch_reader import CollateFn, MapDataset, set_epoch
-from paddle_mnist.data.collate import make_batch, read_samples
+from paddle_mnist.data.batch_reader import MapDataset, set_epoch
+from paddle_mnist.data.collate import CollateFn, make_batch, read_samples
 from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers, read_by_paddle

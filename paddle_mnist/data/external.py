@@ -8,8 +8,8 @@ from typing import Any, Optional, Union
 import numpy as np
 import paddle
 
-from paddle_mnist.data.batch_reader import CollateFn, MapDataset
-from paddle_mnist.data.collate import data_error, make_batch
+from paddle_mnist.data.batch_reader import MapDataset
+from paddle_mnist.data.collate import CollateFn, data_error, make_batch
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.loader import BatchLoader, length_of, require_length
 from paddle_mnist.data.sampler import SeededOrder, Shard, require_batch_size

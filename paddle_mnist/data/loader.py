@@ -8,7 +8,8 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset
+from paddle_mnist.data.batch_reader import BatchReader, MapDataset
+from paddle_mnist.data.collate import CollateFn
 from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.sampler import (
     EpochOrder,

@@ -96,7 +96,7 @@ def describe_batch(batch: Any) -> str:
     def describe(leaf: Any) -> Any:
         if hasattr(leaf, "shape"):
             return _Text(f"{str(leaf.dtype).rpartition('.')[2]} {list(leaf.shape)}")
-        return _Text(type(leaf).__name__)
+        return _Text("None" if leaf is None else type(leaf).__name__)
 
     return repr(mapped(batch, describe))
 

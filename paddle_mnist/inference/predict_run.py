@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.batch_reader import CollateFn
+from paddle_mnist.data.collate import CollateFn
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.data.structures import explained, mapped, rebuilt
 from paddle_mnist.errors import DataError

@@ -9,7 +9,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_loss
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
-from paddle_mnist.data.batch_reader import CollateFn
+from paddle_mnist.data.collate import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import VALID, generators_restored
 from paddle_mnist.errors import ConfigError

@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_mnist.data.collate import stack_samples
+from paddle_mnist.data.collate import make_batch
 from paddle_mnist.data.structures import num_samples, tensors
 from paddle_mnist.errors import DataError
 
@@ -15,7 +15,7 @@ Pair = namedtuple("Pair", "left right")
 DTYPES = "bool int8 uint8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
 
 
-def test_stack_samples_keeps_structure_and_dtypes():
+def test_batch_keeps_structure_and_dtypes():
     def sample(number):
         return {
             "pair": Pair(np.full([2, 3], number, "float16"), 0.5 * number),
@@ -24,7 +24,7 @@ def test_stack_samples_keeps_structure_and_dtypes():
             "empty": np.zeros((0, 2), "int8"),
         }
 
-    batch = stack_samples([sample(0), sample(1)])
+    batch = make_batch([sample(0), sample(1)], "Digits", [0, 1])
     kinds = [type(part) for part in (batch["pair"], batch[3], batch[3][1])]
     assert list(batch) == ["pair", 3, "texts", "empty"] and kinds == [Pair, list, tuple]
     assert batch["texts"] == (["a", "a"], [b"b", b"b"])
@@ -43,35 +43,35 @@ def test_stack_samples_keeps_structure_and_dtypes():
 def test_tensors_keep_their_dtype_and_values():
     for dtype in (*DTYPES, "bfloat16"):
         values = paddle.ones([2, 3], "float32").astype(dtype)
-        batch = tensors(stack_samples([values, values]))
+        batch = tensors(make_batch([values, values], "Digits", [0, 1]))
         assert batch.dtype == values.dtype, dtype
         assert np.array_equal(batch.astype("complex64").numpy(), np.ones([2, 2, 3])), dtype
     # Paddle has neither of these, and takes the first for the bits of bfloat16.
     for dtype, expected in (("uint16", paddle.int32), ("uint32", paddle.int64)):
-        batch = tensors(stack_samples([np.array([40_000], dtype)] * 2))
+        batch = tensors(make_batch([np.array([40_000], dtype)] * 2, "Digits", [0, 1]))
         assert (batch.dtype, batch.tolist()) == (expected, [[40_000]] * 2)
 
 
 x, other = np.zeros(2, "float32"), np.zeros(3, "float32")
 REFUSED = {
-    "ragged": ([x, other], "samples 0 and 1", "float32 [2] and"),
-    "ragged, inside": ([{"a": (0, x)}, {"a": (0, other)}], "samples 0['a'][1] and 1['a'][1]", ""),
-    "dtypes": ([(x,), (x.astype("float64"),)], "samples 0[0] and 1[0]", "dtype"),
-    "int and float": ([1, 2.5], "samples 0 and 1", "int64 [] and float32 []"),
-    "keys of one text": ([{1: 1}, {"1": 1}], "samples 0 and 1", "keys: [1] and ['1']"),
-    "lengths, inside": ([{"a": [1]}, {"a": []}], "samples 0['a'] and 1['a']", "1 and 0"),
-    "tuple and array": ([(1, 2), np.array([1, 2])], "samples 0 and 1", "number or array"),
-    "None, inside": ([{"a": [None]}], "sample 0['a'][0]", "is None"),
-    "objects": ([np.array([None, 1])], "sample 0", "is a ndarray"),
-    "uint64": ([{"n": np.uint64(2**63)}], "sample 0['n']", "is uint64"),
+    "ragged": ([x, other], "samples 4 and 7", "differ: float32 [2] and float32 [3];"),
+    "ragged, inside": ([{"a": (0, x)}, {"a": (0, other)}], "samples 4 and 7", "(int, float32 [3])"),
+    "dtypes": ([(x,), (x.astype("float64"),)], "samples 4 and 7", "(float64 [2],)"),
+    "int and float": ([1, 2.5], "samples 4 and 7", "int and float"),
+    "keys of one text": ([{1: 1}, {"1": 1}], "samples 4 and 7", "{1: int} and {'1': int}"),
+    "lengths, inside": ([{"a": [1]}, {"a": []}], "samples 4 and 7", "{'a': [int]} and {'a': []}"),
+    "tuple and array": ([(1, 2), np.array([1, 2])], "samples 4 and 7", "(int, int) and int64 [2]"),
+    "None, inside": ([{"a": [1]}, {"a": [None]}], "sample 7", "is {'a': [None]}"),
+    "objects": ([np.array([None, 1])], "sample 4", "is object [2]"),
+    "uint64": ([{"n": np.uint64(2**63)}], "sample 4", "is {'n': uint64 []}"),
 }
 
 
 @pytest.mark.parametrize("wrong", REFUSED)
-def test_stack_samples_that_do_not_fit_raises_with_their_place(wrong):
+def test_samples_that_do_not_fit_raise_with_their_indices(wrong):
     samples, place, message = REFUSED[wrong]
     with pytest.raises(DataError) as refusal:
-        stack_samples(samples, source="Digits")
+        make_batch(samples, "Digits", [4, 7][: len(samples)])
     assert str(refusal.value).startswith(f"Digits: {place} ") and message in str(refusal.value)
 
 

@@ -260,9 +260,19 @@ def test_random_numbers_differ_between_places_splits_and_seeds():
 @pytest.mark.parametrize(
     ("make_batch", "collate_fn", "workers", "message"),
     [
-        (lambda indices: [1, 2], None, 0, "returned 2 samples; expected 6"),
-        (lambda indices: {"x": (np.zeros([3, 6]),)}, None, 0, "returned a dict of 3 rows"),
-        (lambda indices: np.zeros(6), np.stack, 0, "returned a ndarray"),
+        (lambda indices: [1, 2], None, 0, r"returned \[int, int\]; expected 6 samples, not 2"),
+        (
+            lambda indices: {"x": (np.zeros([3, 6]),)},
+            None,
+            0,
+            r"returned {.* \[3, 6\],\)}; expected a list",
+        ),
+        (
+            lambda indices: np.zeros(6),
+            np.stack,
+            0,
+            r"returned float64 \[6\]; expected a list of samples for",
+        ),
         (lambda indices: indices[9], None, 2, "fails with IndexError"),
     ],
 )
