@@ -18,9 +18,8 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from paddle_mnist.data.batch_reader import MapDataset, set_epoch
 from paddle_mnist.data.collate import CollateFn, make_batch, read_samples
-from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.data.workers import map_in_workers, read_by_paddle
+from paddle_mnist.data.workers import map_in_workers, read_by_paddle, warn_of_open_files
 
 # What a sampler counts and draws with. A dataset, say, is not its state.
 KEPT: tuple[type, ...] = (bool, int, float, str, type(None))

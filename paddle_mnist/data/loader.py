@@ -10,7 +10,6 @@ import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, MapDataset
 from paddle_mnist.data.collate import CollateFn
-from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.sampler import (
     EpochOrder,
     SeededOrder,
@@ -20,7 +19,7 @@ from paddle_mnist.data.sampler import (
 )
 from paddle_mnist.data.seeding import TRAIN
 from paddle_mnist.data.structures import tensors
-from paddle_mnist.data.workers import map_in_workers
+from paddle_mnist.data.workers import map_in_workers, warn_of_open_files
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.system import signals

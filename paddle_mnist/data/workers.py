@@ -7,9 +7,11 @@ is room, and the rest as one object.
 """
 
 import copy
+import errno
 import functools
+import gc
+import io
 import math
-import multiprocessing
 import os
 import sys
 import threading
@@ -22,16 +24,16 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 import paddle
 
-from paddle_mnist.data.forking import forked
 from paddle_mnist.data.structures import mapped
+from paddle_mnist.errors import OutputError, ProcessError, listed, summary
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
-LEAST_ROOM = 2**20  # bytes; with less nothing is sent through it, however small
 SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
-SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a worker
+# The system has no more descriptors, processes, memory or semaphores to give.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
 
 
 def map_in_workers(
@@ -46,12 +48,9 @@ def map_in_workers(
     memory has no room for them. Raises what `read` raises, with the traceback in the worker as its
     cause.
     """
-    if not _can_start(num_workers):
+    if not _can_start():
         yield from map(read, keys)
         return
-    if _room() < LEAST_ROOM:
-        _say_it_is_small()
-        options["use_shared_memory"] = False
     init = options.pop("worker_init_fn", None)
     loader = paddle.io.DataLoader(
         _Batches(read, num_workers * options.get("prefetch_factor", 2)),
@@ -62,32 +61,101 @@ def map_in_workers(
         worker_init_fn=functools.partial(_init_worker, os.getpid(), init),
         **options,
     )
-    for sent in forked(loader):
+    for sent in _forked(loader):
         yield _unpacked(sent)
 
 
+def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Return an iterator over the batches of a loader whose samples are not read by index.
+
+    Its workers end with the epoch, as those that persist would not see what the next epoch changes.
+    """
+    loader = copy.copy(loader)
+    loader._persistent_workers = False
+    if not loader.num_workers or not _can_start():
+        loader.num_workers = 0
+        return iter(loader)
+    if loader.use_shared_memory and _room() < SMALL:
+        _warn_of_small_memory()
+        loader.use_shared_memory = False
+    return _forked(loader)
+
+
+def warn_of_open_files(dataset: Any) -> None:
+    """Log a warning that names the open files among a dataset's attributes, before it is forked."""
+    names = []
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if isinstance(value, io.IOBase) and not value.closed and value.readable():
+            names += [name] if hasattr(value, "name") else []  # io.BytesIO is no file
+        elif isinstance(value, paddle.io.Dataset) and value is not dataset:  # as of a Subset
+            warn_of_open_files(value)
+    if names:
+        warn_once(
+            (type(dataset),),
+            "%s: the workers (num_workers) share the position of its open file %s, and may read "
+            "wrong samples; expected each worker to open the file itself, in __getitem__",
+            type(dataset).__name__,
+            listed(names),
+        )
+
+
+def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Yield the batches of a loader with workers; start them safely, and end them when closed.
+
+    In a worker, Python's collector would destroy what earlier loaders have left, and wait forever
+    for threads of theirs that were not forked. So all that is there, garbage too, is hidden from
+    the collector of the workers. An iterator that is only dropped keeps its threads, which keep it,
+    and its workers. The loader may not have persistent workers.
+    """
+    iterator: Any = _started(loader)  # Paddle's types leave out its private methods
+    try:
+        yield from iterator
+    except SystemError as error:  # Paddle's, of many lines
+        raise ProcessError(
+            f"one of the {loader.num_workers} workers that read the data has died "
+            f"({summary(error)}); expected enough memory for them: try fewer num_workers, or 0, "
+            "which also shows an error of its own",
+            exit_code=1,
+        ) from error
+    finally:
+        iterator._try_shutdown_all()
+
+
+def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Return Paddle's iterator, whose workers run."""
+    gc.freeze()
+    try:
+        return iter(loader)
+    except Exception as error:  # of a sampler of the caller's, too
+        lacks_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
+        if not lacks_threads and getattr(error, "errno", None) not in EXHAUSTED:
+            raise
+        raise ProcessError(
+            f"the {loader.num_workers} workers that read the data cannot start ({error}); expected "
+            f"room for so many processes and open files (see ulimit -a), and in {SHARED_MEMORY}: "
+            "try fewer num_workers, or 0",
+            exit_code=OutputError.exit_code,
+        ) from error
+    finally:
+        gc.unfreeze()
+
+
 def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: int) -> None:
-    """Have a worker end with the trainer; Paddle's waits for it for ever after a kill -9."""
+    """Have a worker end with the trainer; Paddle's waits for it forever after a kill -9."""
     heartbeat.die_with(trainer)
     if init:
         init(number)
 
 
-def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Return an iterator over the batches of a loader of which nothing is known.
-
-    Its workers send through pipes where shared memory is small; where it is full, there are none.
-    They end with the epoch, as those that persist would not see what the next epoch changes.
-    """
-    loader = copy.copy(loader)
-    loader._persistent_workers = False
-    if not loader.num_workers or not _can_start(loader.num_workers):
-        loader.num_workers = 0
-        return iter(loader)
-    if loader.use_shared_memory and _room() < SMALL:
-        _say_it_is_small()
-        loader.use_shared_memory = False
-    return forked(loader)
+def _can_start() -> bool:
+    """Return whether workers can start; warn if not: Paddle sets a signal handler for them."""
+    if threading.current_thread() is threading.main_thread():
+        return True
+    warn_once(
+        "threads",
+        "workers start only from the main thread, so the data are read in this thread",
+    )
+    return False
 
 
 def _room() -> int:
@@ -101,35 +169,12 @@ def _room() -> int:
     return system.f_bavail * system.f_frsize
 
 
-def _can_start(num_workers: int) -> bool:
-    """Return whether workers can start; warn if not: they need shared memory for semaphores."""
-    if threading.current_thread() is not threading.main_thread():  # a signal handler of Paddle's
-        warn_once(
-            "threads",
-            "workers start only from the main thread, so the data are read in this thread",
-        )
-        return False
-    try:
-        multiprocessing.Lock()
-    except OSError as error:  # it may not be writable
-        reason = f"gives no semaphores ({error.strerror})"
-    else:
-        if _room() >= SEMAPHORE * (16 + 4 * num_workers):
-            return True
-        reason = "is full"
-    _warn(f"{SHARED_MEMORY} {reason}, so no workers can start: the data are read in this process")
-    return False
-
-
-def _say_it_is_small() -> None:
-    _warn(
+def _warn_of_small_memory() -> None:
+    warn_once(
+        SHARED_MEMORY,
         f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through pipes, "
-        "which is slower"
+        "which is slower; expected more room in it, as docker run --shm-size=8g gives",
     )
-
-
-def _warn(text: str) -> None:
-    warn_once(SHARED_MEMORY, f"{text}; expected more room in it, as docker run --shm-size=8g gives")
 
 
 if TYPE_CHECKING:
@@ -218,7 +263,7 @@ def _unpacked(sent: Sequence[Any]) -> Any:
     *arrays, rest = sent
     batch = rest.structure
     if rest.is_whole:
-        _say_it_is_small()
+        _warn_of_small_memory()
         return batch
     if isinstance(batch, _Failure):
         raise batch.error from RuntimeError(f"in a worker:\n{batch.traceback}")
