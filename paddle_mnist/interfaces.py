@@ -176,11 +176,6 @@ class Loader(Protocol):
         return False
 
     @property
-    def is_repeatable(self) -> bool:
-        """Whether the data can be read again from the beginning."""
-        return True
-
-    @property
     def resumes_inside_epochs(self) -> bool:
         """Whether an epoch can begin at any batch."""
         return True

@@ -8,8 +8,8 @@ where it then stands.
 import copy
 import functools
 import random
+import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Optional, cast
 
 import numpy as np
@@ -26,20 +26,9 @@ KEPT: tuple[type, ...] = (bool, int, float, str, type(None))
 KEPT += (np.random.RandomState, np.random.Generator, random.Random)
 State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
 
-
-@dataclass
-class _History:
-    """The past of a batch sampler.
-
-    states: at the beginnings of epochs, by epoch: the first, and the newest. next_epoch: the one
-    that it is about to begin; None inside an epoch.
-    """
-
-    states: dict[int, State]
-    next_epoch: Optional[int] = 0
-
-
-HISTORY = "_paddle_mnist_history"  # the attribute of a batch sampler that holds it
+# By the id of a batch sampler: its state when it was first seen, and the epoch that it would begin
+# now; None inside an epoch.
+_histories: dict[int, tuple[State, Optional[int]]] = {}
 
 
 def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
@@ -47,17 +36,17 @@ def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any
 
     What has a method `set_epoch` is told the epoch, counted from 0: the loader, its dataset, its
     batch sampler, and the sampler in it; and a sampler begins in the state in which the epochs
-    before leave it (see `begin_epoch`). So the order is the same wherever a training resumes.
+    before leave it (see `_begin_epoch`). So the order is the same wherever a training resumes.
 
     place: further arguments of the batch sampler's `set_epoch`.
     """
     sampler = getattr(batches, "batch_sampler", None)
-    begin_epoch(sampler, epoch)
+    _begin_epoch(sampler, epoch)
     for part in (batches, getattr(batches, "dataset", None), getattr(sampler, "sampler", None)):
         set_epoch(part, epoch)
     set_epoch(sampler, epoch, **place)
     yield from _iterate(batches)
-    end_epoch(sampler, epoch)
+    _end_epoch(sampler, epoch)
 
 
 def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
@@ -109,37 +98,36 @@ def _init_worker(
         worker_init_fn(number)
 
 
-def begin_epoch(batch_sampler: Any, epoch: int) -> None:
+def _begin_epoch(batch_sampler: Any, epoch: int) -> None:
     """Bring a sampler of the caller's own into its state at the beginning of an epoch.
 
-    Where that is not known, as in a resumed training, it iterates over the epochs before, from the
-    state in which it was first seen. After the epoch before it is left as it is.
+    A sampler that has just ended the epoch before is left as it is. Any other, as in a resumed
+    run, iterates over the epochs before, from the state in which it was first seen.
     """
-    is_own = any(map(_is_of_the_callers_own, _parts(batch_sampler)))
-    if not is_own or not hasattr(batch_sampler, "__dict__"):
+    key, parts = id(batch_sampler), _parts(batch_sampler)
+    if not hasattr(batch_sampler, "__dict__") or not any(map(_is_of_the_callers_own, parts)):
         return
-    if HISTORY not in vars(batch_sampler):
-        vars(batch_sampler)[HISTORY] = _History({0: _state(batch_sampler)})
-    history = vars(batch_sampler)[HISTORY]
-    if history.next_epoch != epoch:
-        known = max(number for number in history.states if number <= epoch)
-        for part, values in zip(_parts(batch_sampler), copy.deepcopy(history.states[known])):
+    if key not in _histories:
+        _histories[key] = _state(parts), 0
+        weakref.finalize(batch_sampler, _histories.pop, key)
+    initial, next_epoch = _histories[key]
+    if next_epoch != epoch:
+        for part, values in zip(parts, copy.deepcopy(initial)):
             vars(part).update(values)
         with generators_restored():
-            for number in range(known, epoch):
-                for part in _parts(batch_sampler):
+            for number in range(epoch):
+                for part in parts:
                     set_epoch(part, number)
                 for _ in batch_sampler:
                     pass
-    history.states = {epoch: _state(batch_sampler), 0: history.states[0]}
-    history.next_epoch = None
+    _histories[key] = initial, None
 
 
-def end_epoch(batch_sampler: Any, epoch: int) -> None:
-    """Note that a sampler has come to the end of an epoch."""
-    history = getattr(batch_sampler, HISTORY, None)
-    if history:
-        history.next_epoch = epoch + 1
+def _end_epoch(batch_sampler: Any, epoch: int) -> None:
+    """Record that a sampler has come to the end of an epoch."""
+    if id(batch_sampler) in _histories:
+        initial, _ = _histories[id(batch_sampler)]
+        _histories[id(batch_sampler)] = initial, epoch + 1
 
 
 def _parts(batch_sampler: Any) -> list[Any]:
@@ -151,9 +139,12 @@ def _is_of_the_callers_own(part: Any) -> bool:
     return not type(part).__module__.startswith(("paddle.", "paddle_mnist."))
 
 
-def _state(batch_sampler: Any) -> State:
-    kept = [
-        {name: value for name, value in vars(part).items() if isinstance(value, KEPT)}
-        for part in _parts(batch_sampler)
+def _state(parts: list[Any]) -> State:
+    return [
+        {
+            name: copy.deepcopy(value)
+            for name, value in vars(part).items()
+            if isinstance(value, KEPT)
+        }
+        for part in parts
     ]
-    return copy.deepcopy(kept)

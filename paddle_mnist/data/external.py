@@ -77,7 +77,8 @@ class ExternalLoader(Loader):
         if not callable(batches) and not hasattr(batches, "__iter__"):
             raise ConfigError(
                 f"the data are a {type(batches).__name__}; expected a paddle.io.Dataset, a "
-                "paddle.io.DataLoader, or a function that returns an iterator of batches"
+                "BatchLoader, a paddle.io.DataLoader, or a function that returns an iterator of "
+                "batches"
             )
         self.batches, self.seed, self.group = batches, seed, group
         self._steps = steps_per_epoch
@@ -85,18 +86,12 @@ class ExternalLoader(Loader):
         self._stream_at: Optional[int] = None  # the number of the step that it yields next
         sampler = getattr(batches, "batch_sampler", None)
         self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
-        self._once: Optional[Iterator[Any]] = None  # of data that can be read only once
-        self._is_new = True
+        self._last: Any = None  # that the function returned
 
     @property
     def is_function(self) -> bool:
         """Whether a function of the caller's yields the batches; a DataLoader is callable, too."""
         return callable(self.batches) and not isinstance(self.batches, paddle.io.DataLoader)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether the data can be read again from the beginning, as the first reading showed."""
-        return self._once is None
 
     @property
     def resumes_inside_epochs(self) -> bool:
@@ -109,19 +104,9 @@ class ExternalLoader(Loader):
         return self._steps or (None if batches is None else -(-batches // self.group))
 
     def first_batches(self, count: int) -> list[Any]:
-        """Return what the first steps take; what can be read only once is kept for the epoch."""
-        if self._is_new and not isinstance(self.batches, Iterable):
-            first, second = self.batches(), self.batches()
-            self._once = first if first is second else None
-        self._is_new = False
-        kept = None
-        if self._once is not None:
-            kept, self._once = itertools.tee(self._once)
-        try:
-            with signals.interruptible():
-                return list(itertools.islice(self.epoch(0), count))
-        finally:
-            self._once = kept
+        """Return what the first steps take."""
+        with signals.interruptible():
+            return list(itertools.islice(self.epoch(0), count))
 
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         """Yield what the steps of an epoch take from number `start` on, every `stride`-th."""
@@ -155,17 +140,25 @@ class ExternalLoader(Loader):
     def _pass(self, number: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of one pass over the data; a `ResumableBatchSampler` begins at `start`.
 
-        Raises DataError if there are none.
+        Raises DataError if there are none, and if a function returns an iterator for the second
+        time.
         """
         self._seed_generators(number)
         batches = self.batches
         if not isinstance(batches, Iterable):  # a DataLoader is callable as well
-            batches = self._once or batches()
+            batches = batches()
             if not isinstance(batches, Iterable):
                 raise DataError(
                     f"the function that gives the data returned a {type(batches).__name__}; "
                     "expected an iterator of batches"
                 )
+            if isinstance(batches, Iterator) and batches is self._last:
+                raise DataError(
+                    f"the function that gives the data returned the same {type(batches).__name__} "
+                    "twice; expected a new iterator each time, as fit reads the first batches "
+                    "before the training"
+                )
+            self._last = batches
         place, count = {"start": start} if self._sampler else {}, 0
         for count, batch in enumerate(read_epoch(batches, number, **place), 1):
             yield batch
@@ -256,14 +249,7 @@ def as_loader(batches: Any) -> Loader:
     batches: a loader; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that returns
         an iterator each time it is called; or any other iterable. Raises ConfigError.
     """
-    if isinstance(batches, Loader):
-        return batches
-    if not callable(batches) and not hasattr(batches, "__iter__"):
-        raise ConfigError(
-            f"a loader is a {type(batches).__name__}; expected a BatchLoader, a "
-            "paddle.io.DataLoader or a function that yields batches"
-        )
-    return ExternalLoader(batches)
+    return batches if isinstance(batches, Loader) else ExternalLoader(batches)
 
 
 class _IterableBatches:

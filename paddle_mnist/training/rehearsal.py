@@ -57,16 +57,12 @@ def rehearse(training: Training) -> None:
     """Find the state that checkpoints would lose, and have them save it or refuse it.
 
     Afterwards, everything is as before: the weights, the attributes of callbacks, the generators
-    of random numbers. All processes rehearse together. Data that can be read only once are not
-    rehearsed.
+    of random numbers. All processes rehearse together.
 
     Raises ConfigError for state that cannot be saved, for samples that differ when they are read
     again, and for state that differs between processes.
     """
     loader, data = training.loader, training.extra.data
-    if not loader.is_repeatable:
-        log.info("the data can be read only once, so the resume is not rehearsed")
-        return
     log.info(
         "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and more if "
         "they change what is neither weights nor optimizer",
