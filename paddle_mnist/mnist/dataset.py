@@ -4,14 +4,14 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 import paddle
 
 from paddle_mnist.data.sampler import require_batch_size
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import CLASSES
+from paddle_mnist.mnist.arrays import CLASSES, Split
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.parallel.world import World, current_world
 
@@ -46,20 +46,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         self.mode = mode
         self.data = data
         self.limit = limit
-        self._split = data[mode]
-        self._length = min(len(self._split), limit or len(self._split))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the images, which `Images` opens again in another process."""
-        return {name: value for name, value in vars(self).items() if name != "_split"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _split=state["data"][state["mode"]])
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash that tells the images of one source from others."""
-        return self.data.hash[:12]
+        self._length = min(self.available, limit or self.available)
 
     def __len__(self) -> int:
         return self._length
@@ -70,9 +57,18 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         return self._split.pixels(index)[np.newaxis], label
 
     @property
+    def _split(self) -> Split:  # not an attribute, as another process opens the images again
+        return self.data[self.mode]
+
+    @property
     def available(self) -> int:
         """The number of images in the whole split."""
         return len(self._split)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash that tells the images of one source from others."""
+        return self.data.hash[:12]
 
     @property
     def extent(self) -> Optional[str]:

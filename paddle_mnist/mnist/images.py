@@ -11,13 +11,13 @@ import logging
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+from isal import isal_zlib
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SPLIT_NAMES, Classes, Split, noun_of
@@ -212,7 +212,7 @@ def _read_cache(folder: Path) -> Optional[Contents]:
 
         def array(name: str) -> np.ndarray:
             mapped: np.ndarray = np.load(folder / name, mmap_mode="r", allow_pickle=False)
-            if zlib.crc32(mapped.data) != index["crc32"][name]:
+            if isal_zlib.crc32(mapped.data) != index["crc32"][name]:
                 raise ValueError(f"{name} does not match its checksum")
             return mapped
 
@@ -234,7 +234,7 @@ def _write_cache(folder: Path, splits: Mapping[str, Split]) -> None:
     index = {
         "hash": data_hash(splits),
         "divisor": splits["train"].divisor,
-        "crc32": {name: zlib.crc32(array.data) for name, array in arrays.items()},
+        "crc32": {name: isal_zlib.crc32(array.data) for name, array in arrays.items()},
     }
     temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:

@@ -1,11 +1,11 @@
 """Reads the AI Studio file, `mnist.json.gz`: 339 MB of JSON text, as a stream."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 
-import msgspec
 import numpy as np
 import simdjson
 
@@ -17,19 +17,13 @@ PIXELS = SIZE * SIZE
 BLOCK = 4 << 20  # bytes of text per read; the rows in it are parsed at once
 MAX_LIST = 8_000_000  # bytes of text in a list of numbers
 
-JSON_FORM = "[[images, labels], ...] for train, valid, eval, with rows of 784 numbers"
+JSON_FORM = f"[[images, labels], ...] for train, valid, eval, with rows of {PIXELS} numbers"
 
-# What stands before the first row of each split, and after its last.
-_STARTS = [re.compile(rb"\s*\[\s*\[\s*\[\s*")] + 2 * [re.compile(rb"\s*,\s*\[\s*\[\s*")]
+_START = re.compile(rb"\s*[\[,]\s*\[\s*\[\s*")  # of a split
 _IMAGES_END = re.compile(rb"\]\s*\]")
 _LABELS = re.compile(rb"\s*,\s*(\[[^]]*\])\s*\]")
-_END = re.compile(rb"\s*\]\s*")
+_END = re.compile(rb"\s*\]")
 
-_Row = Annotated[
-    list[Annotated[float, msgspec.Meta(ge=0, le=1)]],
-    msgspec.Meta(min_length=PIXELS, max_length=PIXELS),
-]
-_Labels = list[Annotated[int, msgspec.Meta(ge=0, le=CLASSES - 1)]]
 _Rows = tuple[np.ndarray, Optional[int]]  # uint8 [n, 784] and divisor, or float32 and None
 
 
@@ -44,19 +38,19 @@ def read_json(path: Path) -> dict[str, Split]:
     parser = simdjson.Parser()  # it keeps its memory: a new one for each block takes longer
     with open_unpacked(path) as stream:
         text = _Text(path, stream)
-        for mode, start in zip(SPLIT_NAMES, _STARTS):
+        for mode in SPLIT_NAMES:
             where, count = f"{path}: {mode} images", 0
-            text.take(start, where)
+            text.take(_START, where)
             blocks[mode] = []
             for rows in text.rows(where):
                 values = _parse(parser, rows, count, where)
                 blocks[mode].append(_to_uint8(values))
                 count += len(values)
             where = f"{path}: {mode} labels"
-            labels[mode] = _decode(text.take(_LABELS, where)[1], _Labels, where)
-        text.take(_END, path)
-        if text.read() or text.unread:
-            raise text.error(path)
+            labels[mode] = _numbers(text.take(_LABELS, where)[1], (int,), CLASSES - 1, where)
+        text.take(_END, str(path))
+        if (text.unread + stream.read(BLOCK)).strip():
+            raise text.error(str(path))
     divisors = {divisor for rows in blocks.values() for _, divisor in rows}
     divisor = divisors.pop() if len(divisors) == 1 else None
     return {
@@ -75,24 +69,10 @@ class _Text:
         self.unread = b""
         self._size = 0
 
-    def read(self) -> bool:
-        """Read more of the file; return whether there was more. Raises DataError."""
-        block = self.stream.read(BLOCK)
-        self._size += len(block)
-        if self._size > MAX_TEXT:
-            raise DataError(f"{self.path}: unpacks to more than {MAX_TEXT} bytes")
-        self.unread += block
-        return bool(block)
-
-    def error(self, where: object) -> DataError:
-        found = self.unread[:40].decode("latin1") or "the end of the file"
-        return DataError(f"{where}: {found!r}; expected {JSON_FORM}")
-
-    def take(self, pattern: "re.Pattern[bytes]", where: object) -> "re.Match[bytes]":
+    def take(self, pattern: "re.Pattern[bytes]", where: str) -> "re.Match[bytes]":
         """Take what a pattern matches. Raises DataError if something else follows."""
         while not (match := pattern.match(self.unread)):
-            if len(self.unread) > MAX_LIST or not self.read():
-                raise self.error(where)
+            self._read_more(where)
         self.unread = self.unread[match.end() :]
         return match
 
@@ -103,42 +83,56 @@ class _Text:
             if last > 0:
                 yield self.unread[:last].rstrip(b", \t\r\n")
                 self.unread = self.unread[last:]
-            if len(self.unread) > MAX_LIST or not self.read():
-                raise self.error(where)
+            self._read_more(where)
         yield self.unread[: end.start() + 1]
         self.unread = self.unread[end.end() :]
+
+    def error(self, where: str) -> DataError:
+        found = self.unread[:40].decode("latin1") or "the end of the file"
+        return DataError(f"{where}: {found!r}; expected {JSON_FORM}")
+
+    def _read_more(self, where: str) -> None:
+        """Read a block. Raises DataError at the end of the file, and for text without end."""
+        block = self.stream.read(BLOCK)
+        if not block or len(self.unread) > MAX_LIST:
+            raise self.error(where)
+        self.unread += block
+        self._size += len(block)
+        if self._size > MAX_TEXT:
+            raise DataError(f"{self.path}: unpacks to more than {MAX_TEXT} bytes")
 
 
 def _parse(parser: simdjson.Parser, rows: bytes, first: int, where: str) -> np.ndarray:
     """Return the numbers of rows, float64 [n, 784]. first: the number of the first row."""
-    text = b"[%b]" % rows
     try:
-        # Not msgspec, which makes an object of each number: that takes twice the time.
-        document: Any = parser.parse(text)
+        # Not Python's or msgspec's parser, which make an object of each number.
+        document: Any = parser.parse(b"[%b]" % rows)
         values = np.frombuffer(document.as_buffer(of_type="d"))
         if all(len(row) == PIXELS for row in document) and 0 <= values.min() <= values.max() <= 1:
             return values.reshape(-1, PIXELS)
     except (ValueError, TypeError, RuntimeError):  # the last for numbers of 20 digits
         pass
     for number, row in enumerate(re.findall(rb"\[[^]]*\]?", rows), first):
-        _decode(row, _Row, f"{where}, row {number}")
+        place = f"{where}, row {number}"
+        count = len(_numbers(row, (int, float), 1, place))
+        if count != PIXELS:
+            raise DataError(f"{place}: {count} values; expected {PIXELS}")
     raise DataError(f"{where}, after row {first}: not numbers; expected {JSON_FORM}")
 
 
-def _decode(text: bytes, kind: Any, where: str) -> Any:
-    """Return a list of numbers. Raises DataError with the place, and the value that is there."""
+def _numbers(text: bytes, types: tuple[type, ...], most: int, where: str) -> list[Any]:
+    """Return a list of numbers from 0 to `most`. Raises DataError with the place of another value.
+
+    types: of the numbers.
+    """
     try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        message = str(error)
-        if index := re.search(r"\$\[(\d+)\]", message):
-            found = text.strip(b"[]").split(b",")[int(index[1])].strip()
-        elif byte := re.search(r"\(byte (\d+)\)", message):
-            found = text[int(byte[1]) :]
-        else:
-            found = b"%d values" % (text.count(b",") + 1)
-        shown = found.decode("latin1")
-        raise DataError(f"{where}: {message}; found {shown!r:.40}") from error
+        values: list[Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {error}; expected {JSON_FORM}") from error
+    for index, value in enumerate(values):
+        if type(value) not in types or not 0 <= value <= most:
+            raise DataError(f"{where}: [{index}] is {value!r:.40}; expected 0..{most}")
+    return values
 
 
 def _to_uint8(values: np.ndarray) -> _Rows:

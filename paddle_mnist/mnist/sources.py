@@ -4,15 +4,12 @@ import hashlib
 import http.client
 import logging
 import os
-import queue
 import re
-import threading
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from paddle_mnist.errors import DataError, OutputError
 from paddle_mnist.mnist.arrays import Split
@@ -40,7 +37,7 @@ FILES = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as 
 # IDX files by any of the names that mirrors give them: train-images.idx3-ubyte.
 _IDX_NAME = re.compile(r"(train|t10k)[-_.](images|labels)[-_.](idx[13])[-_.]ubyte(\.gz)?", re.I)
 _CSV_START = re.compile(rb'(\xef\xbb\xbf)?\s*("?label"?|\d+)\s*,', re.IGNORECASE)
-CONNECT_SECONDS = 5
+TIMEOUT = 5  # seconds without an answer of the server
 
 # The server of paddle.vision.datasets.MNIST, and the MD5 it expects of each file. Paddle's own
 # download tries three times without a timeout and writes straight to the final name.
@@ -188,22 +185,18 @@ def _csv(path: Path) -> Source:
 def _idx_in(folder: Path) -> Optional[Source]:
     """Return the four IDX files of a folder; None if one is missing.
 
-    A packed file goes before a plain one, and the usual name before others. Where a folder has the
-    name of a file, as in Kaggle's archives, the file is in it.
+    The usual name goes before others. Where a folder has the name of a file, as in Kaggle's
+    archives, the file is in it.
     """
     found: dict[str, Path] = {}
-    for path in sorted([*folder.glob("*"), *folder.glob("*ubyte/*")], key=_rank):
+    paths = sorted([*folder.glob("*"), *folder.glob("*ubyte/*")])
+    for path in sorted(paths, key=lambda path: path.name.removesuffix(".gz") not in IDX_FILES):
         if path.is_file() and (name := _idx_name(path)):
             found.setdefault(name, path)
     if len(found) < len(IDX_FILES):
         return None
     files = tuple(found[name] for name in IDX_FILES)
     return Source(folder.resolve().name, folder, files, lambda: read_idx(files))
-
-
-def _rank(path: Path) -> tuple[int, bool, bool, str]:
-    is_usual = path.name.removesuffix(".gz") in IDX_FILES
-    return len(path.parts), not is_usual, path.suffix != ".gz", path.name
 
 
 def _idx_name(path: Path) -> Optional[str]:
@@ -242,34 +235,11 @@ def _downloaded() -> Optional[Source]:
 def _fetch(url: str, path: Path, md5: str) -> None:
     log.info("downloading %s", url)
     try:
-        with _connect(url) as response:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
             data = response.read(MAX_DOWNLOAD)
-    except http.client.HTTPException as error:
-        raise DataError(f"{url}: the connection broke ({error!r})") from error
+    except (ValueError, http.client.HTTPException) as error:
+        raise DataError(f"{url}: {error!r}") from error
     found = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if found != md5:
         raise DataError(f"{url}: MD5 {found}; expected {md5}")
     write_atomically(path, data)
-
-
-def _connect(url: str) -> Any:
-    """Return the open response of `url`; DataError without a connection after 5 seconds.
-
-    In a thread, because the lookup of a host name takes no time limit.
-    """
-    results: queue.Queue[Any] = queue.Queue()
-
-    def request() -> None:
-        try:
-            results.put(urllib.request.urlopen(url, timeout=CONNECT_SECONDS))
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            results.put(error)
-
-    threading.Thread(target=request, daemon=True).start()
-    try:
-        result = results.get(timeout=CONNECT_SECONDS)
-    except queue.Empty:
-        raise DataError(f"{url}: no connection within {CONNECT_SECONDS} s") from None
-    if isinstance(result, Exception):
-        raise DataError(f"{url}: {getattr(result, 'reason', result)}") from result
-    return result

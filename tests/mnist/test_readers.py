@@ -176,7 +176,7 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("a mapping", b'{"train": []}', "begins with"),
         ("no images", with_json(0, to=[[], []]), "train images"),
         ("783 values", with_json(0, 0, 1, to=[0.0] * 783), "train images, row 1", "783 values"),
-        ("a pixel NaN", with_json(0, 0, 2, 700, to=float("nan")), "row 2", "NaN"),
+        ("a pixel NaN", with_json(0, 0, 2, 700, to=float("nan")), "row 2: [700] is nan"),
         ("a pixel of 255", with_json(0, 0, 0, 3, to=255), "row 0", "[3]", "255"),
         ("label 10", with_json(0, 1, 1, to=10), "train labels", "[1]", "10"),
         ("a label short", with_json(0, 1, to=[1, 2]), "train", "3 images", "2 labels"),
