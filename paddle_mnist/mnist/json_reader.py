@@ -10,8 +10,8 @@ import numpy as np
 import simdjson
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import CLASSES, SIZE, SPLIT_NAMES, Split
-from paddle_mnist.mnist.readers import MAX_TEXT, make_split, open_unpacked
+from paddle_mnist.mnist.arrays import CLASSES, SIZE, SPLIT_NAMES, Split, make_split
+from paddle_mnist.mnist.readers import MAX_TEXT, open_unpacked
 
 PIXELS = SIZE * SIZE
 BLOCK = 4 << 20  # bytes of text per read; the rows in it are parsed at once

@@ -1,12 +1,13 @@
-"""Opens files of images, and reads IDX, CSV and npz files.
+"""Opens files of images, and reads IDX, CSV and npz files and the embedded digits.
 
 A file is read as a stream and never trusted: how much it may unpack to is bounded, so that a small
 file cannot fill the memory. Every fault is a DataError that names file, place, the value found and
-what was expected. `json_reader` and `embedded_digits` read the other sources.
+what was expected. `json_reader` reads JSON files.
 """
 
 import contextlib
 import gzip
+import importlib.util
 import io
 import re
 import struct
@@ -20,11 +21,10 @@ import numpy as np
 from isal import igzip_threaded, isal_zlib
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split
+from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split, divide, make_split
 
 MAX_IMAGES = 1_000_000  # in a file; MNIST has 60,000
 MAX_TEXT = 1 << 30  # bytes that a text may unpack to; the AI Studio file has 0.34e9
-VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
 
 # As they are: ISA-L declares an instance of the error, and no types of `open`.
 UNPACKING_ERROR = cast(type[Exception], isal_zlib.error)
@@ -58,47 +58,6 @@ def read_head(path: Path) -> bytes:
     """Return a file's first bytes, unpacked if it is gzip. Raises DataError."""
     with open_unpacked(path) as stream:
         return stream.read(64)
-
-
-def make_split(images: np.ndarray, labels: np.ndarray, divisor: Optional[int], where: str) -> Split:
-    """Return images and labels as a split. where: of the images, for errors.
-
-    Raises DataError if there are none, not as many labels, or labels outside 0..9.
-    """
-    if len(images) != len(labels):
-        raise DataError(
-            f"{where}: {len(images)} images and {len(labels)} labels; expected the same number"
-        )
-    if not len(images):
-        raise DataError(f"{where}: no images; expected at least one")
-    invalid = np.flatnonzero((labels < 0) | (labels >= CLASSES))
-    if len(invalid):
-        first = invalid[0]
-        raise DataError(f"{where}: label {first} is {labels[first]}; expected 0..{CLASSES - 1}")
-    return Split(images, labels.astype(np.uint8, copy=False), divisor)
-
-
-def divide(training: Split, where: str, held_out: tuple[str, ...] = ("valid",)) -> dict[str, Split]:
-    """Divide training images into train and the splits that are held out, one or two.
-
-    Of 60,000 or more images the valid split alone is the last 10,000, as in MNIST. Else each split
-    that is held out gets a fifth as many images as train, of every class, so that files sorted by
-    label work too. Raises DataError for too few images.
-    """
-    if len(training) >= 6 * VALID and held_out == ("valid",):
-        return {"train": training.take(slice(-VALID)), "valid": training.take(slice(-VALID, None))}
-    turns = 5 + len(held_out)
-    if len(training) < turns:
-        raise DataError(
-            f"{where}: {len(training)} images; expected at least {turns}, to divide them into "
-            f"train, {', '.join(held_out)}"
-        )
-    turn = np.empty(len(training), int)
-    turn[np.argsort(training.labels, kind="stable")] = np.arange(len(training)) % turns
-    splits = {"train": training.take(turn < 5)}
-    for number, mode in enumerate(held_out, 5):
-        splits[mode] = training.take(turn == number)
-    return splits
 
 
 # ------------------------------------------------------------------ IDX files
@@ -189,8 +148,10 @@ def _read_csv_file(path: Path) -> Split:
                 size += len(line)
                 if size > MAX_TEXT:
                     raise ValueError(f"unpacks to more than {MAX_TEXT} bytes")
-                if not (line.isspace() or (number == 1 and _is_csv_header(line))):
-                    yield line.removeprefix(b"\xef\xbb\xbf")
+                text = line.removeprefix(b"\xef\xbb\xbf")
+                is_header = number == 1 and text.lstrip(b' "').lower().startswith(b"label")
+                if not (is_header or text.isspace()):
+                    yield text
 
         try:
             rows = np.loadtxt(lines(), np.uint8, delimiter=",", comments=None, ndmin=2)
@@ -204,24 +165,13 @@ def _read_csv_file(path: Path) -> Split:
     return make_split(images, rows[:, 0].copy(), 256, str(path))
 
 
-def _is_csv_header(line: bytes) -> bool:
-    """Return whether a line names the columns. Raises ValueError if a label is not the first."""
-    names = [name.strip(b" \r\n\"'") for name in line.removeprefix(b"\xef\xbb\xbf").split(b",")]
-    if names[0].isdigit():
-        return False
-    if names[0].lower() != b"label" or len(names) != CSV_COLUMNS:
-        first = names[0].decode("latin1")
-        raise ValueError(f"{len(names)} columns, the first of them {first!r:.40}")
-    return True
-
-
 # ------------------------------------------------------------------ npz files
 
 NPZ_KEYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_ARRAY = 256 << 20  # bytes; MNIST's training images have 47e6
 
-# Of a damaged archive.
-_NPZ_ERRORS = (
+# Of zipfile and struct, which fail in many ways where an archive is damaged.
+NPZ_ERRORS = (
     zipfile.BadZipFile,
     struct.error,
     ValueError,  # an offset before the beginning, for example
@@ -242,14 +192,7 @@ def read_npz(path: Path) -> dict[str, Split]:
                     f"{path}: {', '.join(members) or 'no arrays'}; expected {', '.join(NPZ_KEYS)}"
                 )
             arrays = {key: _read_member(f"{path}: {key}", file, members[key]) for key in NPZ_KEYS}
-        # Of zipfile and struct, which fail in many ways where a file is damaged.
-        except (
-            zipfile.BadZipFile,
-            struct.error,
-            ValueError,
-            OverflowError,
-            NotImplementedError,
-        ) as error:
+        except NPZ_ERRORS as error:
             raise DataError(f"{path}: damaged file ({error}); fetch it again") from error
     training = make_split(arrays["x_train"], arrays["y_train"], 256, f"{path}: x_train")
     test = make_split(arrays["x_test"], arrays["y_test"], 256, f"{path}: x_test")
@@ -293,3 +236,55 @@ def _unpack_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> bytes:
             "what numpy.savez writes"
         )
     return content
+
+
+# ------------------------------------------------------------------ scikit-learn's digits
+
+HELD_OUT = 300  # images in valid, and as many in eval; 1,197 remain to train on
+
+
+def read_embedded_digits() -> dict[str, Split]:
+    """Read scikit-learn's `digits`: 1,797 handwritten digits of 8x8 pixels, real but not MNIST.
+
+    From the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak,
+    UCI, 1998). Each is scaled to 20x20 in the middle of 28x28 pixels, as MNIST's digits are.
+    The splits are fixed: sorted by label, about every sixth image is held out for valid and every
+    sixth for eval. Each is in a fixed random order, as MNIST's are, so that the first images of a
+    split show all ten digits.
+    """
+    small, labels = _read_small_digits()
+    # Linear interpolation between pixel centres, in integers, so that every machine rounds alike:
+    # weights are tenths, so levels 0..16 become 0..1600.
+    centres = np.clip((np.arange(20) + 0.5) * 8 / 20 - 0.5, 0, 7)
+    tenths = np.rint(10 * np.maximum(0, 1 - abs(centres - np.arange(8)[:, None]))).astype(np.int64)
+    large = tenths.T @ small @ tenths
+    margin = (SIZE - 20) // 2
+    images = np.zeros((len(labels), SIZE, SIZE), np.uint8)
+    images[:, margin:-margin, margin:-margin] = (large * 255 + 800) // 1600
+
+    spacing = len(labels) / HELD_OUT
+    valid, test = (((np.arange(HELD_OUT) + phase) * spacing).astype(int) for phase in (0.25, 0.75))
+    train = np.setdiff1d(np.arange(len(labels)), np.concatenate([valid, test]))
+    digits = Split(images, labels, 256)
+    # RandomState, not Generator: NumPy promises its stream never changes (NEP 19).
+    random = np.random.RandomState(0)
+    indices = {"train": train, "valid": valid, "eval": test}
+    return {mode: digits.take(random.permutation(index)) for mode, index in indices.items()}
+
+
+def _read_small_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return the images, 0..16 [N, 8, 8], and labels of scikit-learn's file, sorted by label.
+
+    Without scikit-learn itself, which takes a second to import and unpacks with zlib (see
+    `open_unpacked`).
+    """
+    spec = importlib.util.find_spec("sklearn")
+    if not spec or not spec.submodule_search_locations:
+        raise DataError(
+            "scikit-learn, which has the digits, is not there; install the package again"
+        )
+    path = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    with open_unpacked(path) as stream:
+        rows = np.loadtxt(stream, delimiter=",", dtype=np.int64)
+    rows = rows[np.argsort(rows[:, -1], kind="stable")]
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.uint8)

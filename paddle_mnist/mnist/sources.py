@@ -13,13 +13,13 @@ from typing import Optional
 
 from paddle_mnist.errors import DataError, OutputError
 from paddle_mnist.mnist.arrays import Split
-from paddle_mnist.mnist.embedded_digits import read_embedded_digits
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.readers import (
     CSV_COLUMNS,
     IDX_FILES,
     count_columns,
     read_csv,
+    read_embedded_digits,
     read_head,
     read_idx,
     read_npz,
