@@ -48,13 +48,13 @@ class BatchReader:
         split: str = TRAIN,
     ):
         self.dataset, self.seed, self.collate_fn, self.split = dataset, seed, collate_fn, split
-        self._epoch: Optional[int] = None  # that the dataset was told
+        self._epoch: Optional[int] = None  # that was passed to the dataset
         self._getitems = _batch_method(dataset, collate_fn)
-        # What tells the states of each of the dataset's own generators apart.
+        # By name, the state of each of the dataset's own generators as text.
         self.generators: Mapping[str, Callable[[], str]] = {}
 
     def begin(self, epoch: int) -> None:
-        """Tell the dataset the epoch, if it has a method `set_epoch`."""
+        """Pass the epoch to the dataset, if it has a method `set_epoch`."""
         self._epoch = epoch
         set_epoch(self.dataset, epoch)
 
@@ -103,7 +103,7 @@ def set_epoch(part: Any, epoch: int, **place: int) -> None:
 def _batch_method(dataset: Any, collate_fn: Optional[CollateFn]) -> Optional[Callable[..., Any]]:
     """Return what reads many samples at once as `__getitem__` reads one; None if nothing does.
 
-    A subclass that overrides only `__getitem__`, say to augment samples, inherits a
+    A subclass that overrides only `__getitem__`, for example to augment samples, inherits a
     `__getitems__` that does not.
     """
     for base in type(dataset).__mro__:

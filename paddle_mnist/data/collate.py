@@ -180,7 +180,7 @@ def _as_array(value: Any) -> np.ndarray:
 
 
 def _supported(array: np.ndarray) -> np.ndarray:
-    """Return an array in a dtype that Paddle supports. Raises ValueError if there is none."""
+    """Return an array in a dtype that Paddle supports. Raises ValueError for any other."""
     if array.dtype.kind in "bifc":  # most arrays; comparing names takes longer
         return array
     name = array.dtype.name

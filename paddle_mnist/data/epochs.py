@@ -1,8 +1,8 @@
 """Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all.
 
-Paddle's own samplers draw from NumPy's global generator, or are told the epoch. A sampler of the
-caller's own may also keep a generator of its own, or count its epochs: before an epoch it is put
-where it then stands.
+Paddle's own samplers draw from NumPy's global generator, or have a method `set_epoch`. A sampler of
+the caller's own may also keep a generator of its own, or count its epochs: before an epoch it is
+brought into the state that it would have reached by then.
 """
 
 import copy
@@ -21,7 +21,7 @@ from paddle_mnist.data.collate import CollateFn, make_batch, read_samples
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers, read_by_paddle, warn_of_open_files
 
-# What a sampler counts and draws with. A dataset, say, is not its state.
+# A sampler counts and draws with these. Its dataset, for example, is not its state.
 KEPT: tuple[type, ...] = (bool, int, float, str, type(None))
 KEPT += (np.random.RandomState, np.random.Generator, random.Random)
 State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
@@ -34,8 +34,8 @@ _histories: dict[int, tuple[State, Optional[int]]] = {}
 def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
     """Yield the batches of an epoch; close the iterator to end the workers of a loader.
 
-    What has a method `set_epoch` is told the epoch, counted from 0: the loader, its dataset, its
-    batch sampler, and the sampler in it; and a sampler begins in the state in which the epochs
+    The loader, its dataset, its batch sampler and the sampler in it get the epoch, counted from 0,
+    if they have a method `set_epoch`. A sampler begins in the state in which the epochs
     before leave it (see `_begin_epoch`). So the order is the same wherever a training resumes.
 
     place: further arguments of the batch sampler's `set_epoch`.

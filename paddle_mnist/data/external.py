@@ -11,7 +11,7 @@ import paddle
 from paddle_mnist.data.batch_reader import MapDataset
 from paddle_mnist.data.collate import CollateFn, data_error, make_batch
 from paddle_mnist.data.epochs import read_epoch
-from paddle_mnist.data.loader import BatchLoader, length_of, require_length
+from paddle_mnist.data.loader import BatchLoader, known_length, require_length
 from paddle_mnist.data.sampler import SeededOrder, Shard, require_batch_size
 from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.data.structures import num_samples, tensors
@@ -100,7 +100,7 @@ class ExternalLoader(Loader):
     @property
     def steps_per_epoch(self) -> Optional[int]:
         """The number of steps in an epoch; None if the number of batches is unknown."""
-        batches = length_of(self.batches)
+        batches = known_length(self.batches)
         return self._steps or (None if batches is None else -(-batches // self.group))
 
     def first_batches(self, count: int) -> list[Any]:
@@ -206,11 +206,9 @@ def open_loader(
         takes, which yields batches. For the others see `BatchLoader`.
     Raises ConfigError.
     """
-    is_indexed = (
-        hasattr(data, "__getitem__")
-        and hasattr(data, "__len__")
-        and not isinstance(data, (type, paddle.io.IterableDataset))  # list, say, is a function
-    )
+    # A class such as `list` has both methods, and counts as a function here.
+    is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    is_indexed &= not isinstance(data, (type, paddle.io.IterableDataset))
     if order is not None and not is_indexed:
         raise ConfigError(
             f"the data are a {type(data).__name__}, which has an order of its own; expected a "

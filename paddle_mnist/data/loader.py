@@ -29,14 +29,14 @@ class BatchLoader(Loader):
     """Loads the batches of a map-style dataset as tensors, in the same order wherever it begins.
 
     dataset: a `paddle.io.Dataset`, or anything else with a length and indices, whose samples are
-        arrays, tensors and numbers, nested in dicts, tuples and lists. A method `set_epoch` is
-        told the epoch, counted from 0.
+        arrays, tensors and numbers, nested in dicts, tuples and lists. Its method `set_epoch`, if
+        there is one, is called with the epoch, counted from 0.
 
         Where the dataset has a method `__getitems__(indices)`, as in PyTorch, a batch is read by
         one call of it, which is quicker. It returns a list of samples, or the batch itself: tuples
         and dicts of arrays or tensors [B, ...]. A `paddle.io.TensorDataset` needs no such method.
     batch_size: samples in a batch; the last of an epoch may be short.
-    seed, shuffle: shuffle the samples anew in every epoch, by (seed, epoch).
+    seed, shuffle: shuffle the samples in every epoch, by (seed, epoch).
     collate_fn: makes a batch of a list of samples; by default they are stacked.
     num_workers: processes that read samples ahead; 0 reads them in this one.
     order: an order in place of `shuffle`: from the epoch, the indices of its samples, int64 [N].
@@ -122,8 +122,7 @@ class BatchLoader(Loader):
         """
         self._read.begin(epoch)
         require_length(self.dataset, self._samples)
-        # Workers are told what to read, and read ahead; what is to become of it they need not know.
-        plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))
+        plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))  # workers read ahead
         loaded = self._load(itertools.chain.from_iterable(plan_to_read))
         for parts in plan:
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
@@ -142,35 +141,31 @@ class BatchLoader(Loader):
         It is the first shard, if batches are divided.
         epoch: whose random numbers these samples draw.
         """
-        shard = next(self._plan(0, 0, 1))[0]
+        shard = next(self._plan(0))[0]
         self._read.begin(epoch)
         return self._read(replace(shard, epoch=epoch))
 
     def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
         """Return the indices of the samples of a batch, or of one of its shards."""
-        place = next(self._places(number))
-        if self.shard_spec:
-            place = {index: part for index, part, _ in self.shard_spec.slices(place)}[shard]
-        return self.order(epoch)[place]
+        parts = {part.index: part.batch for part in next(self._plan(epoch, number))}
+        return np.array(parts[shard], np.int64)
 
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
         index = self.indices(epoch, number, shard)[row]
         return f"sample {index} of {type(self.dataset).__name__}"
 
-    def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list[Shard]]:
-        """Yield the shards of each batch that this process reads, with indices as `batch`."""
-        order, spec = self.order(epoch), self.shard_spec
-        for place in self._places(start, stride):
-            size = place.stop - place.start
-            yield [
-                Shard(order[part].tolist(), index, samples, size, epoch, part.start)
-                for index, part, samples in (spec.slices(place) if spec else [(0, place, size)])
-            ]
+    def _plan(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[list[Shard]]:
+        """Yield the shards of each batch that this process reads, with indices as `batch`.
 
-    def _places(self, start: int, stride: int = 1) -> Iterator[slice]:
-        """Yield the places in the order of batches from number `start` on, every `stride`-th."""
+        The batches are those of an epoch from number `start` on, every `stride`-th.
+        """
+        order, spec = self.order(epoch), self.shard_spec or ShardSpec()
         for first in range(start * self.batch_size, self._end, stride * self.batch_size):
-            yield slice(first, min(first + self.batch_size, self._end))
+            end = min(first + self.batch_size, self._end)
+            yield [
+                Shard(order[part].tolist(), index, samples, end - first, epoch, part.start)
+                for index, part, samples in spec.slices(slice(first, end))
+            ]
 
     def _load(self, shards: Iterator[Shard]) -> Iterator[Any]:
         if not self.num_workers:
@@ -208,7 +203,7 @@ def interruptible_batches(batches: Iterable[Any]) -> Iterator[Any]:
             iterator.close()
 
 
-def length_of(data: Any) -> Optional[int]:
+def known_length(data: Any) -> Optional[int]:
     """Return the length of a dataset or a loader; None if it has none."""
     try:
         return len(data)

@@ -13,7 +13,7 @@ from paddle_mnist.options import Count, CountOrZero, Options, option
 class Loading(Options):
     """Options for reading the samples of a `paddle.io.Dataset`.
 
-    shuffle: whether to draw the order of the training samples anew for each epoch.
+    shuffle: whether to draw a new order of the training samples for each epoch.
     collate_fn: makes a batch of a list of samples; by default they are stacked.
     num_workers: the number of processes that read samples ahead; 0 reads them in this one.
     order: (epoch) -> the indices of the epoch's training samples, int64 [N], in place of `shuffle`.
@@ -27,7 +27,7 @@ class Loading(Options):
 
     heading = "data"
 
-    shuffle: bool = option(True, "shuffle the samples anew in each epoch", must_match=True)
+    shuffle: bool = option(True, "shuffle the samples in each epoch", must_match=True)
     collate_fn: Optional[Callable[[list[Any]], Any]] = None
     num_workers: CountOrZero = option(0, "processes that read samples ahead; 0: none")
     order: Optional[Callable[[int], np.ndarray]] = None

@@ -157,22 +157,15 @@ class ShardSpec:
     def shards_per_process(self) -> int:
         return self.num_shards // self.world_size
 
-    def split(self, batch: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Return the index and the samples of each of this process's shards.
-
-        Shards differ by at most one sample, the larger ones first; some are empty if the batch has
-        fewer samples than shards.
-        """
-        shards = list(enumerate(np.array_split(batch, self.num_shards)))
-        first = self.rank * self.shards_per_process
-        return shards[first : first + self.shards_per_process]
-
     def slices(self, batch: slice) -> Iterator[tuple[int, slice, int]]:
         """Yield index, slice and number of samples of each of this process's shards of a batch.
 
-        batch: a slice of the order of an epoch. An empty shard has the slice of one sample, the
-        batch's first, for whoever must take the same steps with nothing to do.
+        batch: a slice of the order of an epoch. Shards differ by at most one sample, the larger
+        ones first. If the batch has fewer samples than shards, some shards are empty: their slice
+        is the batch's first sample, so that every process takes the same steps.
         """
-        for index, positions in self.split(np.arange(batch.start, batch.stop)):
-            first = positions[0] if len(positions) else batch.start
-            yield index, slice(first, first + max(1, len(positions))), len(positions)
+        shards = np.array_split(np.arange(batch.start, batch.stop), self.num_shards)
+        first = self.rank * self.shards_per_process
+        for index in range(first, first + self.shards_per_process):
+            start = shards[index][0] if len(shards[index]) else batch.start
+            yield index, slice(start, start + max(1, len(shards[index]))), len(shards[index])

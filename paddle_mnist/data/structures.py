@@ -39,8 +39,8 @@ def leaves(structure: Any) -> Iterator[Any]:
 def tensors(batch: Any) -> Any:
     """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is.
 
-    A tensor is copied: it may be a view, and whoever asks a view for its values copies all of the
-    tensor behind it (see `as_array`).
+    A tensor is copied: it may be a view, and reading the values of a view copies all of the tensor
+    behind it (see `as_array`).
     """
 
     def tensor(leaf: Any) -> Any:
@@ -78,7 +78,7 @@ def length_of(batch: Any) -> Optional[int]:
 def explained(batch: Any, what: str, shapes: str = "the batch is") -> Iterator[None]:
     """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes.
 
-    what: is computed of the batch, or "the first batch", say. shapes: introduces them.
+    what: names the computation, or the batch, as in "the first batch". shapes: introduces them.
     """
     try:
         yield

@@ -229,7 +229,7 @@ class _Failure:
         )
         try:
             ForkingPickler.dumps(error)
-            self.error = copy.copy(error)  # made anew as in the other process
+            self.error = copy.copy(error)  # rebuilt as in the other process
         except Exception:  # an error whose arguments are not its constructor's
             self.error = RuntimeError(f"{type(error).__name__}: {error}")
 

@@ -67,7 +67,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
 
     @property
     def fingerprint(self) -> str:
-        """The hash that tells the images of one source from others."""
+        """The hash of the images, which identifies their source."""
         return self.data.hash[:12]
 
     @property
@@ -102,17 +102,15 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
             f"{' and '.join(omissions)}; a limit takes the first images, not a balanced sample"
         )
 
-    def __getitems__(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same as `batch`, to whoever reads a dataset as PyTorch does."""
-        return self.batch(np.asarray(indices, np.int64))
-
-    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, indices: Union[Sequence[int], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return items as one batch, with one vectorized index operation.
 
         Images float32 [B, 1, 28, 28], labels int64 [B, 1].
         """
         labels = self._split.labels[indices].astype(np.int64)
         return self._split.pixels(indices)[:, np.newaxis], labels[:, np.newaxis]
+
+    __getitems__ = batch  # the name that PyTorch's loaders call, and `BatchLoader`
 
 
 def load_data(
@@ -121,7 +119,7 @@ def load_data(
     """Return a function that yields the batches of an epoch, as the tutorial's does.
 
     Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1]; the last one of an epoch may
-    be short. "train" is shuffled anew in each epoch; the other splits are not shuffled.
+    be short. "train" is shuffled in each epoch; the other splits are not shuffled.
 
     The order is drawn from Python's global generator, as in the tutorial: with the same
     `random.seed` it is the same as in the tutorial. `np.random.seed` and `paddle.seed` do not

@@ -44,7 +44,7 @@ class Images:
     name: "mnist" for the real one, "digits" for the embedded one, else that of the file or folder.
     source: where the images come from, for people. path: the same, as a value of `data=`.
     hash: SHA-256 of the images and labels, hex; it does not depend on the file format.
-    class_names: of the ten labels, from a `classes.txt`; empty if there is none.
+    class_names: of the ten labels, from a `classes.txt`; empty without one.
 
     Another process that gets these images opens them again: they are not sent to it.
     """

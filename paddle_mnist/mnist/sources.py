@@ -121,7 +121,9 @@ def _split_selection(data: str) -> tuple[str, tuple[int, ...]]:
         first, _, last = part.partition("-")
         digits |= set(range(int(first), int(last or first) + 1))
     if not digits:
-        raise DataError(f"{data}: no digits between {match[2]}; expected, say, #0-4 or #1,3,5")
+        raise DataError(
+            f"{data}: no digits between {match[2]}; expected a selection such as #0-4 or #1,3,5"
+        )
     return match[1], tuple(sorted(digits))
 
 

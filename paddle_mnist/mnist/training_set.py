@@ -19,7 +19,7 @@ Values = Union[np.ndarray, paddle.Tensor]
 class TrainingSet(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's has none
     """New images, followed by those of an earlier training, of which `ReplayOrder` draws some.
 
-    distortion: changes each image, differently in each epoch, which `set_epoch` tells.
+    distortion: changes each image, differently in each epoch (see `set_epoch`).
     on_device: keep all images on the device, as float32, and gather batches there; by default on
         every device but a CPU.
 
@@ -92,7 +92,7 @@ class TrainingSet(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's ha
 class ReplayOrder:
     """The order of an epoch of a `TrainingSet`: all new images, and a share of the old ones.
 
-    The old ones are drawn anew for each epoch, by (seed, epoch), none of them twice.
+    The old ones are drawn for each epoch, by (seed, epoch), without replacement.
 
     num_new, num_old: how many there are. fraction: the share of old ones in every epoch, more than
         0 and less than 1.

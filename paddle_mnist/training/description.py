@@ -17,7 +17,7 @@ from paddle import nn
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.data.collate import read_samples
-from paddle_mnist.data.loader import length_of
+from paddle_mnist.data.loader import known_length
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
@@ -155,7 +155,7 @@ def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
         its position.
     """
     fingerprint = getattr(data, "fingerprint", None)
-    length = length_of(data)
+    length = known_length(data)
     if fingerprint is not None:
         value = fingerprint() if callable(fingerprint) else fingerprint
         return {"length": length, "fingerprint": str(value)}
