@@ -48,6 +48,7 @@ class BatchReader:
         split: str = TRAIN,
     ):
         self.dataset, self.seed, self.collate_fn, self.split = dataset, seed, collate_fn, split
+        self._source = type(dataset).__name__  # for errors
         self._epoch: Optional[int] = None  # that was passed to the dataset
         self._getitems = _batch_method(dataset, collate_fn)
         # By name, the state of each of the dataset's own generators as text.
@@ -88,10 +89,6 @@ class BatchReader:
         with data_error(f"{self._source}: __getitems__ of samples {some(indices)}"):
             found = self._getitems(list(indices))
         return batch_of(found, self._source, indices, self.collate_fn)
-
-    @property
-    def _source(self) -> str:
-        return type(self.dataset).__name__
 
 
 def set_epoch(part: Any, epoch: int, **place: int) -> None:

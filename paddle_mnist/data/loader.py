@@ -123,7 +123,12 @@ class BatchLoader(Loader):
         self._read.begin(epoch)
         require_length(self.dataset, self._samples)
         plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))  # workers read ahead
-        loaded = self._load(itertools.chain.from_iterable(plan_to_read))
+        to_read = itertools.chain.from_iterable(plan_to_read)
+        if self.num_workers:
+            warn_of_open_files(self.dataset)
+            loaded = map_in_workers(self._read, to_read, self.num_workers)
+        else:
+            loaded = map(self._read, to_read)
         for parts in plan:
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
@@ -166,12 +171,6 @@ class BatchLoader(Loader):
                 Shard(order[part].tolist(), index, samples, end - first, epoch, part.start)
                 for index, part, samples in spec.slices(slice(first, end))
             ]
-
-    def _load(self, shards: Iterator[Shard]) -> Iterator[Any]:
-        if not self.num_workers:
-            return map(self._read, shards)
-        warn_of_open_files(self.dataset)
-        return map_in_workers(self._read, shards, self.num_workers)
 
 
 def require_length(dataset: MapDataset, samples: int) -> None:

@@ -153,10 +153,6 @@ class ShardSpec:
                 f"multiple of the number of processes, such as {self.world_size}"
             )
 
-    @property
-    def shards_per_process(self) -> int:
-        return self.num_shards // self.world_size
-
     def slices(self, batch: slice) -> Iterator[tuple[int, slice, int]]:
         """Yield index, slice and number of samples of each of this process's shards of a batch.
 
@@ -165,7 +161,7 @@ class ShardSpec:
         is the batch's first sample, so that every process takes the same steps.
         """
         shards = np.array_split(np.arange(batch.start, batch.stop), self.num_shards)
-        first = self.rank * self.shards_per_process
-        for index in range(first, first + self.shards_per_process):
+        count = self.num_shards // self.world_size
+        for index in range(self.rank * count, (self.rank + 1) * count):
             start = shards[index][0] if len(shards[index]) else batch.start
             yield index, slice(start, start + max(1, len(shards[index]))), len(shards[index])
