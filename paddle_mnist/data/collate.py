@@ -153,7 +153,7 @@ def _stack(samples: Sequence[Any]) -> Any:
 
 
 def _kind(sample_type: type) -> type:
-    """Return Mapping, Sequence, str, or np.ndarray for whatever is to become an array."""
+    """Return Mapping, Sequence, str, or np.ndarray for anything that becomes an array."""
     if issubclass(sample_type, Mapping):
         return Mapping
     if issubclass(sample_type, (tuple, list)):

@@ -92,7 +92,7 @@ def _read(dataset: MapDataset, collate_fn: CollateFn, indices: Iterable[int]) ->
 def _init_worker(
     dataset: MapDataset, worker_init_fn: Optional[Callable[[int], Any]], number: int
 ) -> None:
-    """Initialize a worker as the caller asks, who expects the own dataset there."""
+    """Call the caller's `worker_init_fn`, which expects the original dataset in its worker."""
     vars(paddle.io.get_worker_info())["dataset"] = dataset
     if worker_init_fn:
         worker_init_fn(number)

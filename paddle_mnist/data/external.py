@@ -59,10 +59,10 @@ class ExternalLoader(Loader):
 
     With `steps_per_epoch`, an epoch begins where the one before has ended, and at their end the
     data begin again. The generators are then seeded before each batch, so that what steps draw has
-    no effect on it: a resumed training, which reads the batches before once more, has the same.
+    no effect on it: a resumed run, which reads the batches before once more, gets the same.
 
     batches: an iterable, or a function that returns one, for each epoch.
-    seed: by default no generator is seeded: the batches come as they are.
+    seed: by default no generator is seeded.
     group: how many batches make a step; their gradients are accumulated.
     steps_per_epoch: the number of steps in an epoch; by default it ends with the data.
     """
@@ -86,11 +86,11 @@ class ExternalLoader(Loader):
         self._stream_at: Optional[int] = None  # the number of the step that it yields next
         sampler = getattr(batches, "batch_sampler", None)
         self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
-        self._last: Any = None  # that the function returned
+        self._last: Any = None  # iterator that the function returned
 
     @property
     def is_function(self) -> bool:
-        """Whether a function of the caller's yields the batches; a DataLoader is callable, too."""
+        """Whether a function yields the batches; a DataLoader is callable, too."""
         return callable(self.batches) and not isinstance(self.batches, paddle.io.DataLoader)
 
     @property
@@ -129,7 +129,7 @@ class ExternalLoader(Loader):
         try:
             for self._stream_at in range(first + 1, end + 1):
                 yield next(self._stream)
-        except BaseException:  # also where the epoch is broken off
+        except BaseException:  # also of a caller who leaves the epoch early
             self.close()
             raise
 
@@ -140,8 +140,8 @@ class ExternalLoader(Loader):
     def _pass(self, number: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of one pass over the data; a `ResumableBatchSampler` begins at `start`.
 
-        Raises DataError if there are none, and if a function returns an iterator for the second
-        time.
+        Raises DataError if there are none, and if a function returns the same iterator
+        twice.
         """
         self._seed_generators(number)
         batches = self.batches
@@ -162,7 +162,7 @@ class ExternalLoader(Loader):
         place, count = {"start": start} if self._sampler else {}, 0
         for count, batch in enumerate(read_epoch(batches, number, **place), 1):
             yield batch
-            heartbeat.beat()  # to read what is dropped may take long: it is no hang
+            heartbeat.beat()  # skipping batches may take long, and is not a hang
             if self._steps:
                 self._seed_generators("batch", number, count)
         if not count and not start:
@@ -242,7 +242,7 @@ def open_loader(
 
 
 def as_loader(batches: Any) -> Loader:
-    """Return a loader of ready batches, as they come: no generator is seeded.
+    """Return a loader of ready batches, without seeding any generator.
 
     batches: a loader; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that returns
         an iterator each time it is called; or any other iterable. Raises ConfigError.

@@ -37,7 +37,7 @@ def leaves(structure: Any) -> Iterator[Any]:
 
 
 def tensors(batch: Any) -> Any:
-    """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is.
+    """Return a batch with its NumPy arrays as tensors; other leaves stay as they are.
 
     A tensor is copied: it may be a view, and reading the values of a view copies all of the tensor
     behind it (see `as_array`).

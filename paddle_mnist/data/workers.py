@@ -2,8 +2,8 @@
 
 Paddle's `DataLoader` sends arrays through shared memory, but makes lists of tuples, fails on an
 array without elements, ends an epoch at a batch without arrays, hides the error of a worker behind
-one of its own, and dies where shared memory is full. Hence it is given the arrays for which there
-is room, and the rest as one object.
+one of its own, and dies where shared memory is full. So it gets the arrays for which there is room,
+and the rest as one object.
 """
 
 import copy
@@ -86,7 +86,7 @@ def warn_of_open_files(dataset: Any) -> None:
     names = []
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, io.IOBase) and not value.closed and value.readable():
-            names += [name] if hasattr(value, "name") else []  # io.BytesIO is no file
+            names += [name] if hasattr(value, "name") else []  # io.BytesIO is not a file
         elif isinstance(value, paddle.io.Dataset) and value is not dataset:  # as of a Subset
             warn_of_open_files(value)
     if names:
@@ -103,9 +103,9 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Yield the batches of a loader with workers; start them safely, and end them when closed.
 
     In a worker, Python's collector would destroy what earlier loaders have left, and wait forever
-    for threads of theirs that were not forked. So all that is there, garbage too, is hidden from
-    the collector of the workers. An iterator that is only dropped keeps its threads, which keep it,
-    and its workers. The loader may not have persistent workers.
+    for threads of theirs that were not forked. So all objects, garbage too, are hidden from the
+    collector of the workers. An iterator that is only dropped keeps its threads, which keep it, and
+    its workers. The loader may not have persistent workers.
     """
     iterator: Any = _started(loader)  # Paddle's types leave out its private methods
     try:
@@ -179,7 +179,7 @@ def _warn_of_small_memory() -> None:
 
 if TYPE_CHECKING:
     Dataset = paddle.io.Dataset[Any]
-else:  # in Paddle 2 it is no generic class
+else:  # not generic in Paddle 2
     Dataset = paddle.io.Dataset
 
 
@@ -241,7 +241,7 @@ SENT_DTYPES = """
 
 
 def _packed(batch: Any, room: float = math.inf) -> list[Any]:
-    """Return the arrays and tensors of a batch, and the rest of it. room: for them, in bytes."""
+    """Return the arrays and tensors of a batch, and the rest of it. room: bytes for them."""
     arrays = [np.zeros(1, np.uint8)]  # an epoch would end at a batch without arrays
 
     def set_apart(leaf: Any) -> Any:

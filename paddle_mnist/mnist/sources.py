@@ -52,7 +52,7 @@ MAX_DOWNLOAD = 1 << 26  # bytes of a file; the largest of them has 9.9e6
 
 @dataclass(frozen=True)
 class Source:
-    """Where images come from, and the function that reads them.
+    """The origin of images, and the function that reads them.
 
     path: of the file or folder; None for the embedded digits. files: those that are read.
     note: what a user should know of it. digits: the selected ones; empty for all.
