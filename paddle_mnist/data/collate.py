@@ -68,7 +68,7 @@ def make_batch(
         try:
             batch = (collate_fn or _stack)(samples)
             # Paddle's collation makes an array of objects where one number of several is None.
-            if is_default and any(map(_is_of_objects, leaves(batch))):
+            if collate_fn is default_collate_fn and any(map(_is_of_objects, leaves(batch))):
                 raise ValueError("an array of objects")
         except Exception:
             if is_default:

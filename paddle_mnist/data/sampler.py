@@ -160,8 +160,9 @@ class ShardSpec:
         ones first. If the batch has fewer samples than shards, some shards are empty: their slice
         is the batch's first sample, so that every process takes the same steps.
         """
-        shards = np.array_split(np.arange(batch.start, batch.stop), self.num_shards)
+        size, larger = divmod(batch.stop - batch.start, self.num_shards)
         count = self.num_shards // self.world_size
         for index in range(self.rank * count, (self.rank + 1) * count):
-            start = shards[index][0] if len(shards[index]) else batch.start
-            yield index, slice(start, start + max(1, len(shards[index]))), len(shards[index])
+            samples = size + (index < larger)
+            start = batch.start + (index * size + min(index, larger) if samples else 0)
+            yield index, slice(start, start + max(1, samples)), samples
