@@ -1,14 +1,13 @@
 """Locks: of a file, and of a folder in which one process at a time may write.
 
 The system drops the lock of a file when its holder dies (`locked`). The lock of a folder
-(`locked_folder`) is that of a file in it, with a record beside it that says who the holder is: its
-process, its host, and when it last showed a sign of life. Where the file system has no locks, the
-record is the lock: only one process can create it, and that of a process which is seen to have
-ended is taken over.
+(`locked_folder`) is that of a file in it, with a record beside it that names the holder: its
+process, its host, and when it last showed a sign of life. On a file system without locks the record
+is the lock; that of a process of this machine that has ended is replaced.
 
 Nobody can see whether a process on another machine has ended: it may be suspended, or the network
-may be down. Its lock is broken only after a time that the user has chosen. Then there may be two
-that believe to hold it, so each asks `FolderLock.require` before it writes what counts.
+may be down. Its lock is broken only after a time that the user has chosen. Then two processes may
+believe that they hold it, so each asks `FolderLock.require` before it writes what counts.
 
 filelock is used only where there is no flock, on Windows: it does not let go when its holder dies
 while workers that it has forked live, nor notice that the lock was broken, and on file systems
@@ -22,7 +21,6 @@ import json
 import logging
 import os
 import platform
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from typing import Optional
 
 from paddle_mnist.errors import OutputError, RunLockedError
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.files import NOT_SUPPORTED, PART, warn_once, write_atomically, writing
+from paddle_mnist.system.files import NOT_SUPPORTED, remove, warn_once, write_atomically, writing
 
 try:
     import fcntl
@@ -46,10 +44,9 @@ LOCK = ".lock"
 RECORD = ".lock.json"
 POLL_SECONDS = 0.05
 SIGN_SECONDS = 10.0  # between signs of life
-WRITE_SECONDS = 2.0  # for the contents of a record that has just been created
+SETTLE_SECONDS = 1.0  # for other processes that replace the same record to have done so
 NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
 HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
-ENDED = "ZX"  # states of Linux: a process that has ended, and one whose parent has not asked yet
 
 
 # ------------------------------------------------------------------ of a file
@@ -68,66 +65,61 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 @contextlib.contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of a file, which is created if need be.
 
-    A file system without locks costs a warning, and nothing is held. Raises BlockingIOError if
-    another process holds the lock and `wait` is False, OSError if the file cannot be opened.
+    The value is False, after a warning, on a file system without locks, where nothing is held.
+    Raises BlockingIOError if another process holds the lock and `wait` is False, OSError if the
+    file cannot be opened.
     """
-    with _flock(path, wait) as refusal:
-        if refusal:
-            warn_once(
-                os.stat(path).st_dev,
-                "%s: the file system has no locks (%s), so nothing prevents two processes from "
-                "writing there at the same time; start one only",
-                path.parent,
-                refusal.strerror,
-            )
-        yield
-
-
-@contextlib.contextmanager
-def _flock(path: Path, wait: bool) -> Iterator[Optional[OSError]]:
-    """Hold the lock of a file. The value is the error of a file system without locks, or None."""
     if not HAS_FCNTL:
         from filelock import FileLock, Timeout
 
         try:
             held = FileLock(path).acquire(timeout=-1 if wait else 0)
         except Timeout as error:
-            raise _held_elsewhere(path) from error
+            raise BlockingIOError(errno.EAGAIN, str(error), str(path)) from error
         with held:
-            yield None
+            yield True
         return
-    descriptor, refusal = _acquire(path, wait)
+    while not (opened := _try_to_lock(path)):
+        if not wait:
+            raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
+        time.sleep(POLL_SECONDS)
+    descriptor, is_held = opened
     try:
-        yield refusal
+        yield is_held
     finally:
         _close(descriptor)
 
 
-def _acquire(path: Path, wait: bool) -> tuple[int, Optional[OSError]]:
-    """Open a file and lock it; return its descriptor, and the error where there are no locks."""
-    while True:
-        descriptor, refusal = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), None
-        _descriptors.add(descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            refusal = error
-        if (not refusal or refusal.errno in NO_LOCKS) and _is_at(descriptor, path):
-            return descriptor, refusal
-        _close(descriptor)  # held by another process; or it was broken meanwhile, and is another's
-        if refusal and refusal.errno not in HELD | NO_LOCKS:
-            raise refusal
-        if refusal and refusal.errno in HELD:
-            if not wait:
-                raise _held_elsewhere(path)
-            time.sleep(POLL_SECONDS)
+def _try_to_lock(path: Path) -> Optional[tuple[int, bool]]:
+    """Open a file and lock it; None if another process holds the lock.
 
-
-def _held_elsewhere(path: Path) -> BlockingIOError:
-    return BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
+    Returns its descriptor, and whether it is locked: it is not where there are no locks.
+    """
+    descriptor, is_held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), True
+    _descriptors.add(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        is_held = False
+        if error.errno not in NO_LOCKS:
+            _close(descriptor)
+            if error.errno not in HELD:
+                raise
+            return None
+        warn_once(
+            os.stat(path).st_dev,
+            "%s: the file system has no locks (%s); start only one process that writes there",
+            path.parent,
+            error.strerror,
+        )
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            return descriptor, is_held
+    _close(descriptor)  # the lock was broken, and the file is another's
+    return _try_to_lock(path)
 
 
 def _close(descriptor: int) -> None:
@@ -139,31 +131,22 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is still the one of that path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 # ------------------------------------------------------------------ of a folder
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds the lock of a folder, as its record says.
+    """The process that holds the lock of a folder, as its record describes it.
 
     system: the start of its machine, and its namespace of process ids, which each container has.
-    started: when it was; both are empty where the system does not tell. has_flock: whether it
-    holds the lock of the file, too. since: seconds since 1970, by its clock.
+    started: when it was, in ticks; empty where the system does not tell. since: seconds since 1970,
+    by its clock.
     """
 
     pid: int
     host: str
     system: str
     started: str
-    has_flock: bool
     since: float
 
     def encode(self) -> bytes:
@@ -175,32 +158,18 @@ class Holder:
     @property
     def is_seen_from_here(self) -> bool:
         """Whether this process would see that one, so that not seeing it proves its end."""
-        return (self.host, self.system) == (platform.node(), _this_system())
+        return bool(self.started) and (self.host, self.system) == (platform.node(), _this_system())
 
     @property
     def has_ended(self) -> bool:
         """Whether it is sure that the process has ended."""
-        if os.name != "posix" or not self.is_seen_from_here:
-            return False
-        with contextlib.suppress(PermissionError):  # it is another user's
-            try:
-                os.kill(self.pid, 0)
-            except ProcessLookupError:
-                return True
-        state, started = _state_and_start(self.pid)
-        return bool(state) and (state in ENDED or started != self.started)
+        return self.is_seen_from_here and _start_of(self.pid) != self.started
 
 
-def this_process(has_flock: bool) -> Holder:
+def this_process() -> Holder:
     """Return this process as the holder of another lock."""
-    return Holder(
-        pid=os.getpid(),
-        host=platform.node(),
-        system=_this_system(),
-        started=_state_and_start(os.getpid())[1],
-        has_flock=has_flock,
-        since=time.time(),
-    )
+    pid = os.getpid()
+    return Holder(pid, platform.node(), _this_system(), _start_of(pid), time.time())
 
 
 def _this_system() -> str:
@@ -210,10 +179,10 @@ def _this_system() -> str:
     return f"{_read('/proc/sys/kernel/random/boot_id')} {namespace}"
 
 
-def _state_and_start(pid: int) -> tuple[str, str]:
-    """Return the state of a process and the tick at which it started; empty if not told."""
+def _start_of(pid: int) -> str:
+    """Return the tick at which a process started, on Linux; empty if it has ended."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()  # the name may hold anything
-    return (fields[0], fields[19]) if fields else ("", "")
+    return fields[19] if fields and fields[0] not in "ZX" else ""  # a zombie, or dead
 
 
 def _read(path: str) -> str:
@@ -224,7 +193,7 @@ def _read(path: str) -> str:
 
 
 def _read_holder(path: Path) -> Optional[Holder]:
-    """Return the holder in a record; None if there is no record, or it is not complete."""
+    """Return the holder in a record; None if there is none, or it is damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
         return Holder(**json.loads(path.read_bytes()))
     return None
@@ -238,18 +207,15 @@ class FolderLock:
         self.holder = holder
         self._next_sign = 0.0
 
-    def _is_held_by(self, found: Optional[Holder]) -> bool:
-        return self.holder is None or found == self.holder
-
     def require(self) -> None:
         """Raise RunLockedError if another process has broken the lock, OutputError if unknown."""
         with writing(self.path):
             found = _read_holder(self.path)
-        if not self._is_held_by(found):
-            by = f": {found} has it now" if found else ""
+        if self.holder and found != self.holder:
+            by = f" to {found}" if found else ""
             raise RunLockedError(
-                f"{self.path}: this process has lost its lock{by}; expected to be alone; it stops "
-                "and saves nothing more: see that no other process trains there, and run again"
+                f"{self.path}: this process has lost its lock{by}; stopping without saving; check "
+                "that no other process trains there, and run again"
             )
 
     def show_sign(self) -> None:
@@ -258,13 +224,13 @@ class FolderLock:
         if now >= self._next_sign:
             self._next_sign = now + SIGN_SECONDS
             with contextlib.suppress(OSError):  # the next one may be seen
-                if self.holder and self._is_held_by(_read_holder(self.path)):
+                if _read_holder(self.path) == self.holder:
                     os.utime(self.path)
 
     def release(self) -> None:
         """Remove the record, unless another process has the lock now."""
         with contextlib.suppress(OSError):  # a server that is gone: the record then stays
-            if self.holder and self._is_held_by(_read_holder(self.path)):
+            if _read_holder(self.path) == self.holder:
                 os.unlink(self.path)
 
 
@@ -279,8 +245,21 @@ def locked_folder(
     Raises RunLockedError if another process holds it, OSError if the folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        while not (lock := _try_to_lock(folder, break_after, elsewhere, stack)):
-            stack.close()
+        is_held = None
+        while is_held is None:
+            found = _read_holder(folder / RECORD)
+            try:
+                is_held = stack.enter_context(locked(folder / LOCK, wait=False))
+            except BlockingIOError:
+                _refuse_or_break(folder, found, break_after, elsewhere)
+                if _read_holder(folder / RECORD) == found:  # else another process broke it first
+                    remove(folder / LOCK)
+        if found and not is_held and not found.has_ended:
+            _refuse_or_break(folder, found, break_after, elsewhere)
+        lock = FolderLock(folder, _write_record(folder, is_held))
+        if not is_held:
+            time.sleep(SETTLE_SECONDS)
+            lock.require()
         pid = os.getpid()
         heartbeat.listeners.append(lock.show_sign)
         try:
@@ -291,93 +270,20 @@ def locked_folder(
                 lock.release()
 
 
-def _try_to_lock(
-    folder: Path, break_after: Optional[float], elsewhere: str, stack: contextlib.ExitStack
-) -> Optional[FolderLock]:
-    """Return the lock of a folder, or None once what was in the way is gone.
+def _write_record(folder: Path, is_held: bool) -> Optional[Holder]:
+    """Write the record of this process; None if a full disk does not take it, but has locks.
 
-    stack: holds the lock of the file, if there are locks.
+    Then the lock holds, but it cannot be broken.
     """
-    file, path = folder / LOCK, folder / RECORD
+    holder = this_process()
     try:
-        refusal = stack.enter_context(_flock(file, wait=False))
-    except BlockingIOError:
-        found = _read_holder(path)
-        _refuse_or_break(folder, found, break_after, elsewhere)
-        if _read_holder(path) == found:  # else another process broke it first
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(file)
-        return None
-    if refusal:
-        warn_once(
-            os.stat(folder).st_dev,
-            "%s: the file system has no locks (%s), so %s says that a process trains here; if its "
-            "machine dies, the file stays",
-            folder,
-            refusal.strerror,
-            RECORD,
-        )
-    holder = this_process(has_flock=not refusal)
-    found = _read_settled(path)
-    if found and not ((holder.has_flock and found.has_flock) or found.has_ended):
-        _refuse_or_break(folder, found, break_after, elsewhere)
-    if holder.has_flock:
-        return FolderLock(folder, holder if _was_written(path, holder) else None)
-    _take_away(path, found)
-    return FolderLock(folder, holder) if _create(path, holder) else None
-
-
-def _was_written(path: Path, holder: Holder) -> bool:
-    """Write the record of a holder of the file's lock; return whether the disk took it.
-
-    A full disk does not: the lock holds without it, but cannot be broken.
-    """
-    try:
-        write_atomically(path, holder.encode())
-        return True
+        write_atomically(folder / RECORD, holder.encode())
     except OutputError as error:
-        if getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_held:
             raise
-        log.warning("%s; until then others do not learn which process trains there", error)
-        return False
-
-
-def _create(path: Path, holder: Holder) -> bool:
-    """Create a record; return False if another process was quicker."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        return False
-    try:
-        unwritten = holder.encode()
-        while unwritten:  # a disk that fills up takes a part, and refuses the next
-            unwritten = unwritten[os.write(descriptor, unwritten) :]
-        os.fsync(descriptor)
-    except OSError:  # a full disk
-        os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
-    return _read_holder(path) == holder  # this process may have been suspended before it wrote
-
-
-def _read_settled(path: Path) -> Optional[Holder]:
-    """Return the holder in a record. One that stays empty is that of a process that was killed."""
-    deadline = time.monotonic() + WRITE_SECONDS
-    while not (holder := _read_holder(path)) and path.exists() and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        log.warning("%s; other processes cannot see which process trains there", error)
+        return None
     return holder
-
-
-def _take_away(path: Path, seen: Optional[Holder]) -> None:
-    """Remove the record that was seen, but not one that another process has created meanwhile."""
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(path, aside)
-        found = _read_holder(aside)
-        if found and found != seen:
-            _create(path, found)
-        os.unlink(aside)
 
 
 def _refuse_or_break(
@@ -387,16 +293,14 @@ def _refuse_or_break(
     about = remedy = ""
     if found:
         age = _seconds_since_sign(folder)
-        about = f" ({found}, for {_duration(time.time() - found.since)}; last sign of life "
-        about += f"{_duration(age)} ago)"
+        about = f" ({found}; last sign of life {_duration(age)} ago)"
         if not found.is_seen_from_here:
             if break_after is not None and age >= break_after:
                 log.warning("%s: breaking the lock of %s%s", folder, found, about)
                 return
             remedy = (
                 "; whether it still runs cannot be seen from here: if not, set break_lock_after, "
-                f"or delete {folder / RECORD}"
-                + (f" and {folder / LOCK}" if found.has_flock else "")
+                f"or delete {folder / RECORD} and {folder / LOCK}"
             )
     raise RunLockedError(
         f"{folder}: another process is training there{about}; wait for it, or choose {elsewhere}"
