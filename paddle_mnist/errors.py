@@ -90,8 +90,6 @@ class ProcessError(PaddleMnistError):
 class StoppedError(PaddleMnistError, SystemExit):
     """A signal stopped the training, after it had saved. signum: its number.
 
-    is_logged: whether a line of the log says so already.
-
     The exit code is 128 + signum. As a `SystemExit` it ends a program that does not catch it with
     that code and without a traceback.
     """
@@ -99,7 +97,7 @@ class StoppedError(PaddleMnistError, SystemExit):
     def __init__(self, signum: int):
         name = signal.Signals(signum).name
         super().__init__(f"stopped by {name}; run again to resume")
-        self.signum, self.is_logged = signum, False
+        self.signum = signum
         self.exit_code = self.code = 128 + signum
 
     def __reduce__(self) -> tuple[type, tuple[int]]:

@@ -1,5 +1,6 @@
 """Serve VisualDL's dashboard of some runs, with workarounds for faults of version 2.5.3."""
 
+import contextlib
 import logging
 import os
 import re
@@ -13,7 +14,6 @@ from typing import Any, Union
 from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refusal
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.system import signals
 
 log = logging.getLogger("paddle_mnist")
 
@@ -45,10 +45,10 @@ def serve(
         log.info("dashboard: %s/scalar (Ctrl-C stops it)", root)
         if not is_loopback(host):
             log.warning(PUBLIC, host)
-        # In a thread of its own: raised in a request, a signal's error would be swallowed.
-        with signals.handlers_installed():
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            signals.wait()  # pages may import Paddle
+        # In a thread of its own: raised in a request, KeyboardInterrupt would be swallowed.
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 def _make_server(

@@ -5,6 +5,7 @@ import importlib
 import logging
 import math
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -20,7 +21,6 @@ from paddle_mnist.mnist.infer import open_predictor, reads_digits
 from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.reading import reading
-from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.surroundings import environment, without_proxies
 
@@ -138,7 +138,7 @@ def serve(
     run: Optional[str] = None,
     net: Optional[str] = None,
 ) -> None:
-    """Serve the page until SIGTERM or SIGINT comes.
+    """Serve the page until SIGINT or SIGTERM comes.
 
     model, run, net: what `DigitPredictor` takes as its folder, run and net; of layers only what an
     exported model gives is shown. By default the pretrained weights.
@@ -173,8 +173,8 @@ def serve(
             log.warning("%s: whoever has this address can use it", blocks.share_url)
         elif is_public:
             log.warning(PUBLIC, host)
-        with signals.handlers_installed():
-            signals.wait()
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
         blocks.close()
 
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -51,12 +52,12 @@ def run_command(
             if not is_question:
                 _require_working_folder()
             stream = sys.stderr if prints_data else sys.stdout
-            with console_logs(stream), home, signals.handlers_installed(), signals.interruptible():
+            with console_logs(stream), home:
                 code = _exit_code(command, argv)
             sys.stdout.flush()  # here, where what cannot be written is an error
             return code
         except PaddleMnistError as error:
-            if not (isinstance(error, StoppedError) and error.is_logged):
+            if not isinstance(error, StoppedError):  # `fit` has logged it
                 _report(str(error))
             return error.exit_code
         except Exception as error:  # Paddle has errors of its own for a lack of memory
@@ -67,6 +68,8 @@ def run_command(
                 raise
             _report(f"out of memory; {memory_limit()}")
             return PaddleMnistError.exit_code
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
 
 
 def _report(message: str) -> None:
@@ -90,22 +93,24 @@ def _exit_code(command: Command, argv: Sequence[str]) -> int:
         return command(argv) or 0
     except PaddleMnistError:  # StoppedError, too, is a SystemExit
         raise
-    except SystemExit as end:  # the parser has printed the help or the version
-        if end.code:
+    except SystemExit as end:  # the parser has printed the help or the version; or SIGTERM came
+        if isinstance(end.code, str):
             raise
-        return 0
+        return end.code or 0
 
 
 def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     """Run a command as all that this process does, and exit with its code.
 
-    Signals that come while the process ends change nothing.
+    SIGTERM ends it with 143 wherever `fit` does not handle it. Signals that come while the process
+    ends change nothing.
 
     abandon_threads: do not wait for threads that the command has left behind.
     """
     before = threading.enumerate()
-    with signals.handlers_installed(ignore_afterwards=True):
-        code = main(None)
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    code = main(None)
+    signals.ignore()
     logging.shutdown()
     _flush_streams()
     if abandon_threads and any(

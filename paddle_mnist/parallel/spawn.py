@@ -142,7 +142,7 @@ def _start(call: _Call, variables: Mapping[str, str]) -> tuple[Any, Child]:
     reading, writing = heartbeat_pipe()
     process = context.Process(target=_run, args=(call, variables, writing))
     resource_tracker.ensure_running()  # to start it would unblock signals
-    with writing, signals.blocked():  # until the process has handlers
+    with writing, signals.blocked():  # while it imports Paddle
         process.start()
     assert process.pid
     return process, Child(process.pid, lambda: process.exitcode, reading)
@@ -161,9 +161,8 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
     code = 0
     try:
         require_paddle()
-        with signals.handlers_installed(ignore_afterwards=True):
-            signals.unblock()
-            value = call.run()
+        signals.unblock()
+        value = call.run()
         if os.environ["PADDLE_TRAINER_ID"] == "0" and _is_plain(value):
             report["returned"] = value
     except PaddleMnistError as error:
@@ -174,6 +173,7 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
     except BaseException:  # whatever it is, the parent raises it
         code = 1
         report["error"] = traceback.format_exc().rstrip()
+    signals.ignore()
     heartbeat.report(json.dumps(report).encode())
     sys.exit(code)
 

@@ -211,7 +211,7 @@ def _init_parallel_env(on_cpu: bool) -> None:
         _choose_interface()
     threads_before = _thread_ids()
     quiet = contextlib.redirect_stderr(io.StringIO())  # Paddle lists its flags
-    with quiet, _communication(), signals.ending_at_once():
+    with quiet, _communication():
         distributed.init_parallel_env()
     # gloo's thread polls without a pause while the thread that computes holds its lock, and would
     # take the core from it for milliseconds: an exchange of 81 KB then takes 4 ms instead of 1.

@@ -153,10 +153,7 @@ def supervise(
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):
             code = _run(command(restarts > 0), hang_timeout)
-            if code in FINAL or signals.stopped_by(code):
-                signals.clear()  # the training has reported what ended it
-                return code
-            if signals.pending():
+            if code in FINAL or signals.stopped_by(code) or signals.received():
                 return code
             before, reached = reached, progress()
             stuck = 0 if reached > before else stuck + (restarts > 0)

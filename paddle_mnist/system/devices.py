@@ -5,13 +5,14 @@ import functools
 import importlib
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any, Literal, Optional, cast
 
 from paddle_mnist.errors import ConfigError, DeviceError
-from paddle_mnist.system import signals
 from paddle_mnist.system.machine import memory_limit
 from paddle_mnist.system.surroundings import usable_home
 
@@ -42,8 +43,7 @@ def require_paddle() -> None:
             with contextlib.suppress(ImportError):  # where it is missing, its users say so
                 importlib.import_module(name)
     try:
-        # raised inside, StoppedError would look like a broken import
-        with usable_home(), signals.importing_paddle():
+        with usable_home():
             importlib.import_module("paddle")
     except (ImportError, OSError, AttributeError) as error:
         if getattr(error, "name", None) == "paddle":
@@ -57,6 +57,9 @@ def require_paddle() -> None:
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
             f"machine ({error}){remedy}"
         ) from error
+    handler = signal.getsignal(signal.SIGTERM)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)  # the import replaces it unseen by Python
 
 
 def comes_after_paddle_2(name: str) -> bool:

@@ -1,15 +1,16 @@
 """Handling of SIGTERM and its like: a training stops between steps, and saves before it exits.
 
-`handlers_installed` installs handlers that only record the signal: SIGTERM, SIGINT, those that
-schedulers send before they kill, and what the user adds. Only inside `interruptible`, for work that
-may stop anywhere (waiting for a batch, evaluation), the handler raises StoppedError, at once or on
-entry if the signal came earlier. Among several processes StoppedError waits until all of them know
-of the signal (`require_agreement`), so that they stop at the same step.
+`fit` runs inside `handlers_installed`, whose handlers only record the signal: SIGTERM, SIGINT,
+those that schedulers send before they kill, and what the user adds. Only inside `interruptible`,
+for work that may stop anywhere (waiting for a batch, evaluation), a handler raises StoppedError, at
+once or on entry if the signal came earlier. Among several processes StoppedError waits until all of
+them know of the signal (`require_agreement`), so that they stop at the same step. Outside `fit` a
+signal ends a command at once, where nothing is lost.
 
-The way of SIGTERM: `handlers_installed` records it; the wait for the next batch, which is
-`interruptible` (`data.loader.interruptible_batches`), raises StoppedError; `Trainer.train` catches
-it and calls its checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the
-process with the error's exit code, 143.
+The way of SIGTERM: a handler records it; the wait for the next batch, which is `interruptible`
+(`data.loader.interruptible_batches`), raises StoppedError; `Trainer.train` catches it and calls its
+checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the process with the
+error's exit code, 143.
 
 A second signal changes nothing until the training waits for its mirror: that wait it ends.
 
@@ -57,7 +58,7 @@ def _signal_name(word: object) -> str:
     name = next((n for n, signum in known.items() if text == str(int(signum))), text)
     name = name if name.startswith("SIG") else f"SIG{name}"
     if name not in known or name[3:] in NO_STOP_SIGNALS:
-        raise ValueError(f"{word!r} is no signal that can stop a training; expected such as USR2")
+        raise ValueError(f"{word!r} cannot be used to stop training; use a signal such as USR2")
     return name
 
 
@@ -66,14 +67,13 @@ class _State:
     """The signals that this process has received, and what its handlers do with the next one.
 
     owner_pid: the process whose handlers are installed. stopping: the signals that stop a training.
-    handled: those of them that have handlers. raising: whether the first one raises StoppedError.
+    raising: whether the first one raises StoppedError.
     needs_agreement: whether this is one of several processes, which stop at the same step; agreed:
     the signal that all of them know of. arrivals: each signal received, and when.
     """
 
     owner_pid: Optional[int] = None
     stopping: Sequence[int] = (*ALWAYS, *OF_SCHEDULERS)
-    handled: Sequence[int] = ()
     raising: bool = False
     needs_agreement: bool = False
     agreed: Optional[int] = None
@@ -84,39 +84,35 @@ _state = _State()
 
 
 @contextlib.contextmanager
-def handlers_installed(more: Sequence[str] = (), ignore_afterwards: bool = False) -> Iterator[None]:
+def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
     """Record the signals that stop a training, which interrupt nothing outside `interruptible`.
 
-    A nested use adds the signals that are `more`, by name.
-    ignore_afterwards: for a process that exits next: signals during its exit change nothing.
+    Inside another such context, as in a thread that is not the main one, it does nothing.
+    more: names of further signals.
     """
     global _state
-    if not _in_main_thread():
+    if not _in_main_thread() or _state.owner_pid == os.getpid():
         yield
         return
-    if is_outermost := _state.owner_pid != os.getpid():
-        _state = _State(os.getpid())
-    stopping, handled = _state.stopping, _state.handled
-    added = [signal.Signals[name] for name in more if signal.Signals[name] not in stopping]
-    handlers = {signum: signal.getsignal(signum) for signum in (*stopping, *added)}
-    before = {s: old for s, old in handlers.items() if s not in handled and _may_take(s, old)}
-    for unavailable in (one.name for one in added if one not in before):
-        log.warning(
-            "stop_signals: this program ignores %s, or has a handler of its own for it, which "
-            "stays, so it stops no training",
-            unavailable,
-        )
-    _state.stopping, _state.handled = (*stopping, *added), (*handled, *before)
-    _install_handlers()
+    stopping = dict.fromkeys((*ALWAYS, *OF_SCHEDULERS, *(signal.Signals[name] for name in more)))
+    handlers = {signum: signal.getsignal(signum) for signum in stopping}
+    before = {signum: old for signum, old in handlers.items() if _may_take(signum, old)}
+    for name in more:
+        if signal.Signals[name] not in before:
+            log.warning(
+                "stop_signals: this program ignores %s or has a handler of its own for it, which "
+                "stays, so this signal does not stop training",
+                name,
+            )
+    _state = _State(os.getpid(), [*stopping])
+    for signum in before:
+        signal.signal(signum, _record)
     try:
-        with _raising(False):
-            yield
+        yield
     finally:
         for signum, handler in before.items():
-            signal.signal(signum, signal.SIG_IGN if ignore_afterwards else handler)
-        _state.stopping, _state.handled = stopping, handled
-        if is_outermost:
-            _state = _State()
+            signal.signal(signum, handler)
+        _state = _State()
 
 
 def _may_take(signum: int, handler: object) -> bool:
@@ -129,22 +125,6 @@ def _may_take(signum: int, handler: object) -> bool:
     return handler in (signal.SIG_DFL, _record)  # ours: in a process that was forked
 
 
-def stop_signals() -> Sequence[int]:
-    """Return the signals that stop a training, the same in all of its processes."""
-    return _state.stopping
-
-
-def stopped_by(exit_code: Optional[int]) -> Optional[int]:
-    """Return the signal that stopped a process after it had saved; None if it ended otherwise."""
-    return next((one for one in _state.stopping if exit_code == StoppedError(one).exit_code), None)
-
-
-def _install_handlers() -> None:
-    if _state.owner_pid == os.getpid():
-        for signum in _state.handled:
-            signal.signal(signum, _record)
-
-
 def _record(signum: int, frame: Optional[FrameType]) -> None:
     if os.getpid() != _state.owner_pid:  # a forked worker has nothing to save: it just ends
         signal.signal(signum, signal.SIG_DFL)
@@ -153,6 +133,22 @@ def _record(signum: int, frame: Optional[FrameType]) -> None:
     _state.arrivals.append((signum, time.monotonic()))
     if len(_state.arrivals) == 1 and _state.raising and not _state.needs_agreement:
         raise StoppedError(signum)
+
+
+def ignore() -> None:
+    """Ignore the signals that stop a training from now on, in a process that exits next."""
+    for signum in stop_signals():
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def stop_signals() -> Sequence[int]:
+    """Return the signals that stop a training, the same in all of its processes."""
+    return _state.stopping
+
+
+def stopped_by(exit_code: Optional[int]) -> Optional[int]:
+    """Return the signal that stopped a process after it had saved; None if it ended otherwise."""
+    return next((one for one in _state.stopping if exit_code == StoppedError(one).exit_code), None)
 
 
 def received() -> Optional[int]:
@@ -177,14 +173,6 @@ def repeated(since: float) -> Optional[int]:
     return next((signum for signum, at in _state.arrivals if at > after), None)
 
 
-def pending() -> Optional[int]:
-    """Return the signal that is to stop this process, or None.
-
-    Among several processes it is the one that they have agreed on.
-    """
-    return _state.agreed if _state.needs_agreement else received()
-
-
 def require_agreement() -> None:
     """From now on stop only for signals that all processes of the training know of."""
     _state.needs_agreement = True
@@ -199,55 +187,8 @@ def agree_on(signums: Iterable[Optional[int]]) -> None:
         _state.agreed = next((signum for signum in signums if signum is not None), None)
 
 
-def wait() -> None:
-    """Wait for the signal that is to stop this process, and forget it.
-
-    Handlers are installed again all the while: what other threads import may replace them.
-    """
-    while pending() is None:
-        time.sleep(0.1)
-        _install_handlers()
-    clear()
-
-
-def clear() -> None:
-    """Forget the signal: what it asked for is done."""
-    _state.arrivals.clear()
-    _state.agreed = None
-
-
-def _raise_if_pending() -> None:
-    if signum := pending():
-        raise StoppedError(signum)
-
-
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-@contextlib.contextmanager
-def _raising(value: bool) -> Iterator[None]:
-    """Have handlers raise StoppedError inside, or only record the signal."""
-    before, _state.raising = _state.raising, value
-    try:
-        yield
-    finally:
-        _state.raising = before
-
-
-@contextlib.contextmanager
-def importing_paddle() -> Iterator[None]:
-    """Let no signal interrupt the import of Paddle, and install the handlers again after it.
-
-    The import replaces them unseen by Python: in the meantime SIGTERM ends the process at once,
-    with C++ frames. (Blocking the signals for so long does not help: NumPy's threads get them.)
-    """
-    if not _in_main_thread():
-        yield
-        return
-    with _raising(False):
-        yield
-    _install_handlers()
 
 
 @contextlib.contextmanager
@@ -256,10 +197,18 @@ def interruptible() -> Iterator[None]:
     if not _in_main_thread():
         yield
         return
-    with _raising(True):
+    before, _state.raising = _state.raising, True
+    try:
         _raise_if_pending()  # one that came before
         yield
         _raise_if_pending()  # one whose error was swallowed inside
+    finally:
+        _state.raising = before
+
+
+def _raise_if_pending() -> None:
+    if signum := _state.agreed if _state.needs_agreement else received():
+        raise StoppedError(signum)
 
 
 @contextlib.contextmanager
@@ -273,28 +222,10 @@ def blocked() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """Take the signals that have come since this process was started; it has handlers now."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-@contextlib.contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Let signals end this process at once, for a call into C++ that may wait for ever.
-
-    Python runs its handlers only when such a call returns. Only for work that leaves nothing to
-    save or to clean up.
-    """
-    if _state.owner_pid != os.getpid() or not _in_main_thread():
-        yield
-        return
-    for signum in _state.handled:
+    """Take the signals that have come since this process was started: they end it at once."""
+    for signum in ALWAYS:
         signal.signal(signum, signal.SIG_DFL)
-    try:
-        if came := received():
-            raise StoppedError(came)
-        yield
-    finally:
-        _install_handlers()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def describe_exit(code: int) -> str:

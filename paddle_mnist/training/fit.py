@@ -203,7 +203,6 @@ def fit(
             return _fit(arguments)
     except StoppedError as error:  # uncaught it ends the program silently, as a SystemExit
         log.info("%s", error)
-        error.is_logged = True
         raise
     finally:
         _running.release()
