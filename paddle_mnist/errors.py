@@ -14,7 +14,7 @@
     ├── ProcessError  its own code   a process of the training died
     └── StoppedError        128 + n   stopped by signal n, such as SIGTERM: 143
 
-A message names the value, what was expected and the remedy. `commands._run` turns an error into
+A message names the value, what was expected and the remedy. `commands.cli` turns an error into
 the exit code of the process; docs/en/stability.md lists all codes.
 """
 

@@ -16,7 +16,7 @@ from markdown_tables import marked_tables, translated
 from pages import ENGLISH, TRANSLATED, blocks, name, without_code
 from synthetic_data import tiny_splits, write_json
 
-from paddle_mnist.commands._dispatch import module_name
+from paddle_mnist.commands._dispatch import COMMANDS
 
 EN = ROOT / "docs/en"
 RUN_ELSEWHERE = ("README", "index", "install")  # test_readme and test_install do
@@ -59,7 +59,7 @@ def test_commands_of_a_block_run_in_an_empty_folder(tmp_path, tool, path, block)
             command = [word.replace("tools/", f"{ROOT}/tools/") for word in words]
             subprocess.run(command, cwd=tmp_path, env=env, check=True)
         else:
-            tool(module_name(name), *arguments)
+            tool(COMMANDS[name], *arguments)
 
 
 EXAMPLES = {

@@ -11,12 +11,12 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 
 from paddle_mnist.commands import Parser
-from paddle_mnist.commands._dispatch import module_name
+from paddle_mnist.commands._dispatch import COMMANDS
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     """Return the parser that answers `paddle-mnist COMMAND --help`."""
-    module = import_module(f"paddle_mnist.commands.{module_name(command)}")
+    module = import_module(f"paddle_mnist.commands.{COMMANDS[command]}")
     asked = []
     heard = patch.object(Parser, "print_help", lambda parser: asked.append(parser))
     with heard, contextlib.suppress(SystemExit):

@@ -21,8 +21,8 @@ from paddle_mnist.mnist.infer import open_predictor, reads_digits
 from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.reading import reading
+from paddle_mnist.system.environment import environment, without_proxies
 from paddle_mnist.system.files import temporary_folder
-from paddle_mnist.system.surroundings import environment, without_proxies
 
 log = logging.getLogger("paddle_mnist")
 

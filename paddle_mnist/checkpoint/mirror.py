@@ -33,10 +33,9 @@ from paddle_mnist.errors import (
     listed,
 )
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.environment import for_another_python, require_posix_processes
 from paddle_mnist.system.files import warn_once
-from paddle_mnist.system.machine import require_posix_processes
 from paddle_mnist.system.remote import Failure, local_path
-from paddle_mnist.system.surroundings import for_another_python
 
 if TYPE_CHECKING:
     from paddle_mnist.checkpoint.run import RunDirectory

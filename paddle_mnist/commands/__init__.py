@@ -1,6 +1,5 @@
 """The commands, one module each, with a function `main(argv)` that returns the exit code."""
 
-from paddle_mnist.commands._parser import Parser
-from paddle_mnist.commands._run import command, run_command, run_script
+from paddle_mnist.commands.cli import Parser, command, run_command, run_script
 
 __all__ = ["Parser", "command", "run_command", "run_script"]

@@ -9,19 +9,18 @@ from typing import NoReturn, Optional
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
 
-COMMANDS = (
-    "train",
-    "eval",
-    "infer",
-    "export",
-    "demo",
-    "dashboard",
-    "plot",
-    "checkpoints",
-    "supervise",
-)
-# The modules here and the scripts in `tools/` whose names differ from their commands'.
-MODULES = {"export": "export_model"}
+# The module of each command, which is also the name of its script in `tools/`.
+COMMANDS = {
+    "train": "train",
+    "eval": "eval",
+    "infer": "infer",
+    "export": "export_model",
+    "demo": "demo",
+    "dashboard": "dashboard",
+    "plot": "plot",
+    "checkpoints": "checkpoints",
+    "supervise": "supervise",
+}
 
 
 def main() -> NoReturn:
@@ -29,16 +28,8 @@ def main() -> NoReturn:
     name = command_name(sys.argv[1]) if len(sys.argv) > 1 else None
     if name:
         command = _module(name)
-        run_script(
-            lambda _: command.main(sys.argv[2:]),
-            abandon_threads=name == "dashboard",
-        )
+        run_script(lambda _: command.main(sys.argv[2:]), abandon_threads=name == "dashboard")
     run_script(lambda _: run_command(_list_commands, prints_data=True))
-
-
-def module_name(command: str) -> str:
-    """Return the name of a command's module, which is also that of its script in `tools/`."""
-    return MODULES.get(command, command)
 
 
 def command_name(name: str) -> Optional[str]:
@@ -46,21 +37,21 @@ def command_name(name: str) -> Optional[str]:
 
     Underscores are as good as dashes, and the name of the module (`export_model`) as the command's.
     """
-    name = name.replace("_", "-")
-    names = {module_name(command).replace("_", "-"): command for command in COMMANDS}
-    return name if name in COMMANDS else names.get(name)
+    name = name.replace("-", "_")
+    spellings = {module: command for command, module in COMMANDS.items()}
+    return name if name in COMMANDS else spellings.get(name)
 
 
-def _module(name: str) -> ModuleType:
-    return import_module(f"paddle_mnist.commands.{module_name(name)}")
+def _module(command: str) -> ModuleType:
+    return import_module(f"paddle_mnist.commands.{COMMANDS[command]}")
 
 
 def _list_commands(argv: Sequence[str]) -> None:
     lines = [f"  {name:14}{_summary(name)}" for name in COMMANDS]
     parser = Parser(
-        prog="paddle-mnist COMMAND",
-        example="paddle-mnist train --epochs 3",
-        description="\n".join(["Train, evaluate and deploy handwritten-digit nets.", "", *lines]),
+        "paddle-mnist COMMAND",
+        "example: paddle-mnist train --epochs 3\n\n"
+        "Train, evaluate and deploy handwritten-digit nets.\n\n" + "\n".join(lines),
     )
     if argv and not argv[0].startswith("-"):
         raise ConfigError(unknown_name("command", argv[0], COMMANDS))

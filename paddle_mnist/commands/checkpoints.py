@@ -34,11 +34,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog="paddle-mnist checkpoints",
-        example="paddle-mnist checkpoints list work/output/default",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist checkpoints", __doc__, "list work/output/default")
     parser.usage = "%(prog)s list|verify|prune [RUN] [options]"
     actions = parser.add_subparsers(metavar="ACTION", required=True, title="actions")
 
@@ -47,7 +43,7 @@ def _parser() -> Parser:
             name,
             prog=f"{parser.prog} {name}",
             help=help,
-            example=f"paddle-mnist checkpoints {name} work/output/default",
+            example="work/output/default",
             description=f"{help[0].upper()}{help[1:]}.",
         )
         action.usage = "%(prog)s [RUN] [options]"

@@ -13,11 +13,7 @@ def main(argv: Sequence[str]) -> None:
 
     VisualDL leaves a thread that never ends, for which Python would wait: `run_script` abandons it.
     """
-    parser = Parser(
-        prog="paddle-mnist dashboard",
-        example="paddle-mnist dashboard work/output/default",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist dashboard", __doc__, "work/output/default")
     add_runs_arguments(
         parser,
         "run directories, checkpoints or files of runs, folders that contain runs, or VisualDL "

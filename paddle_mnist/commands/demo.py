@@ -15,11 +15,7 @@ from paddle_mnist.system.devices import require_paddle
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
     """Serve the page until SIGINT or SIGTERM; return the exit code."""
-    parser = Parser(
-        prog="paddle-mnist demo",
-        example="paddle-mnist demo",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist demo", __doc__, "work/output/default")
     add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(

@@ -13,11 +13,7 @@ from paddle_mnist.system.devices import require_paddle
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
     """Evaluate weights and print the report; return the exit code."""
-    parser = Parser(
-        prog="paddle-mnist eval",
-        example="paddle-mnist eval work/output/default",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist eval", __doc__, "work/output/default")
     add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
     parser.add_argument(

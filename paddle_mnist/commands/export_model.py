@@ -69,11 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog="paddle-mnist export",
-        example="paddle-mnist export work/output/default work/output/exported",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist export", __doc__, "work/output/default work/output/exported")
     add_weights_arguments(parser, "newest run in work/output; if there is none, pretrained")
     parser.usage = "%(prog)s [RUN [FOLDER]] [options]"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=f"folder to write [{OUTPUT}]")

@@ -75,11 +75,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog="paddle-mnist infer",
-        example="paddle-mnist infer photo.jpg",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist infer", __doc__, "photo.jpg")
     parser.add_argument(
         "pictures", nargs="*", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )

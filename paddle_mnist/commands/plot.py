@@ -18,9 +18,9 @@ def main(argv: Sequence[str]) -> None:
     rows = [f"  {name}.png, {name}.svg" for name in DIGIT_FIGURES]
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(
-        prog="paddle-mnist plot",
-        example="paddle-mnist plot work/output/default",
-        description=__doc__,
+        "paddle-mnist plot",
+        __doc__,
+        "work/output/default",
         epilog="\n".join(
             [
                 "files that --only may name:",

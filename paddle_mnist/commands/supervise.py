@@ -15,11 +15,7 @@ from paddle_mnist.system.signals import parse_names
 @command()
 def main(argv: Sequence[str]) -> int:
     """Supervise a script; return its last exit code."""
-    parser = Parser(
-        prog="paddle-mnist supervise",
-        example="paddle-mnist supervise work/output/mine my_training.py",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist supervise", __doc__, "work/output/mine my_training.py")
     parser.usage = "%(prog)s [options] RUN SCRIPT [ARGUMENTS]"
     parser.add_argument("run", metavar="RUN", help="the run directory: `output` of the call of fit")
     parser.add_argument(

@@ -21,11 +21,7 @@ from paddle_mnist.system.devices import installed_builds, require_paddle
 @command()
 def main(argv: Sequence[str]) -> int:
     """Train as the arguments ask for; return the exit code."""
-    parser = Parser(
-        prog="paddle-mnist train",
-        example="paddle-mnist train --epochs 3 --output work/output/mine",
-        description=__doc__,
-    )
+    parser = Parser("paddle-mnist train", __doc__, "--epochs 3 --output work/output/mine")
     add_train_options(parser)
     args = parser.parse_args(argv)
     config = train_config(args)

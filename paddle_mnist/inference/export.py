@@ -28,6 +28,7 @@ from paddle_mnist.inference.predictor import (
 )
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.environment import usable_home
 from paddle_mnist.system.files import (
     make_folder,
     remove,
@@ -36,7 +37,6 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.surroundings import usable_home
 from paddle_mnist.training.trained_model import Model, load_model
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import Writer
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.surroundings import encodable
+from paddle_mnist.system.environment import encodable
 
 log = logging.getLogger("paddle_mnist")
 

@@ -27,8 +27,8 @@ from paddle_mnist.interfaces import Observer, View
 from paddle_mnist.metrics.writers import LEARNING_RATE, short_intervals
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
+from paddle_mnist.system.environment import encodable, for_another_python, usable_home
 from paddle_mnist.system.files import writing
-from paddle_mnist.system.surroundings import encodable, for_another_python, usable_home
 
 log = logging.getLogger("paddle_mnist")
 

@@ -23,9 +23,8 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SPLIT_NAMES, Classes, Split, noun_of
 from paddle_mnist.mnist.readers import open_unpacked
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source
-from paddle_mnist.system.files import cache_folder, warn_once
+from paddle_mnist.system.files import cache_folder, decode, warn_once
 from paddle_mnist.system.lock import locked
-from paddle_mnist.system.text import decode
 
 log = logging.getLogger("paddle_mnist")
 

@@ -19,7 +19,7 @@ from paddle_mnist.mnist.export import USUAL_OUTPUTS
 from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, UNREAD_SUFFIXES, Digit, read_digits
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
-from paddle_mnist.system.machine import memory_limit, usable_cpus
+from paddle_mnist.system.environment import memory_limit, usable_cpus
 
 log = logging.getLogger("paddle_mnist")
 

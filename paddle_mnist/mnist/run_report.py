@@ -16,7 +16,7 @@ from paddle_mnist.mnist.evaluate_checkpoint import EvaluatedModel
 from paddle_mnist.mnist.evaluation import Evaluation, evaluate
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.system.versions import versions
+from paddle_mnist.system.environment import versions
 from paddle_mnist.training.bundled import Figures, VisualDL
 from paddle_mnist.training.callbacks import FitResult, Training
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from paddle_mnist.nn import compiler, kernels, layout
 from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, chunks_of, map_chunks
 from paddle_mnist.nn.layout import Floats, Net, aligned_zeros, packing, unpacking
-from paddle_mnist.system.surroundings import for_another_python
+from paddle_mnist.system.environment import for_another_python
 
 MAX_REUSED_BYTES = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
 MAX_SMALL_BYTES = 1 << 24  # bytes of sums: a batch is divided finely only while these suffice

@@ -14,7 +14,7 @@ from paddle import nn
 from paddle_mnist.nn.layers import hooks_of, is_read_only
 from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.system.devices import comes_after_paddle_2
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 # Returns whether `paddle.jit.to_static` is tracing the running code.
 in_sot: Callable[[], bool]

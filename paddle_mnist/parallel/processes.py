@@ -7,7 +7,11 @@ from typing import Any, Optional
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.options import Count, CountOrZero, Options, Positive, option
 from paddle_mnist.system.devices import chosen_gpus, gpu_count
-from paddle_mnist.system.machine import has_posix_processes, require_posix_processes, usable_cpus
+from paddle_mnist.system.environment import (
+    has_posix_processes,
+    require_posix_processes,
+    usable_cpus,
+)
 
 MIN_SAMPLES = 8  # of a batch, for a process to be worth it
 

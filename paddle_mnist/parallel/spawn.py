@@ -24,7 +24,7 @@ from paddle_mnist.errors import (
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.children import Child, heartbeat_pipe, watch
 from paddle_mnist.system.devices import chosen_gpus, gpu_count, require_paddle
-from paddle_mnist.system.machine import (
+from paddle_mnist.system.environment import (
     LOOPBACK,
     require_loopback,
     require_posix_processes,

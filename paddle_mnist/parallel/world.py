@@ -22,12 +22,12 @@ from paddle_mnist.parallel.gloo_keepalive import Exchanges, exchanges
 from paddle_mnist.parallel.processes import started_by_launcher
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.files import warn_once
-from paddle_mnist.system.machine import (
+from paddle_mnist.system.environment import (
     require_host_name,
     require_loopback,
     require_posix_processes,
 )
+from paddle_mnist.system.files import warn_once
 
 __all__ = [
     "ALONE",

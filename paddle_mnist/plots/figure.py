@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddle_mnist.system.devices import zlib_is_broken
+from paddle_mnist.system.environment import encodable, environment, for_another_python
 from paddle_mnist.system.files import make_folder, write_atomically
-from paddle_mnist.system.surroundings import encodable, environment, for_another_python
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

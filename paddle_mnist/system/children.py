@@ -27,7 +27,7 @@ from paddle_mnist.errors import (
     RunLockedError,
 )
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.machine import require_posix_processes
+from paddle_mnist.system.environment import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 

@@ -13,8 +13,7 @@ from importlib import metadata
 from typing import Any, Literal, Optional, cast
 
 from paddle_mnist.errors import ConfigError, DeviceError
-from paddle_mnist.system.machine import memory_limit
-from paddle_mnist.system.surroundings import usable_home
+from paddle_mnist.system.environment import memory_limit, usable_home
 
 INSTALL = """\
 Install one of the two, never both:

@@ -40,12 +40,7 @@ REMEDIES = {  # by the name of the error's number; not all systems have all of t
     "EEXIST": "something of that name is there: move it away, or choose another place",
     "EISDIR": "a folder is where a file should be: move it away, or choose another place",
     "ENOENT": "a folder of the path is gone, or a link leads nowhere: create it",
-    "ELOOP": "symbolic links lead to one another: remove one",
-    "EIO": "the disk or the network has failed: look into the system's log, or choose another disk",
-    "ESTALE": "the server has lost the folder: mount it again",
-    "EBUSY": "it is in use, or a disk is mounted there: choose another place",
     "EMFILE": "this process has too many files open: raise the limit (ulimit -n)",
-    "ENFILE": "the system has too many files open: close some",
 }
 
 
@@ -60,6 +55,15 @@ def in_home(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(os.devnull, path)
+
+
+def decode(data: bytes) -> str:
+    """Decode text in UTF-8, with or without a byte order mark. Raises UnicodeDecodeError."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        error.reason = f"not UTF-8 (byte {error.start} is 0x{data[error.start]:02x})"
+        raise
 
 
 def remedy(error: OSError) -> str:

@@ -9,7 +9,7 @@ signal ends a command at once, where nothing is lost.
 
 The way of SIGTERM: a handler records it; the wait for the next batch, which is `interruptible`
 (`data.loader.interruptible_batches`), raises StoppedError; `Trainer.train` catches it and calls its
-checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the process with the
+checkpointer's `after_error`, which saves a breakpoint; `commands.cli` ends the process with the
 error's exit code, 143.
 
 A second signal changes nothing until the training waits for its mirror: that wait it ends.
@@ -58,7 +58,7 @@ def _signal_name(word: object) -> str:
     name = next((n for n, signum in known.items() if text == str(int(signum))), text)
     name = name if name.startswith("SIG") else f"SIG{name}"
     if name not in known or name[3:] in NO_STOP_SIGNALS:
-        raise ValueError(f"{word!r} cannot be used to stop training; use a signal such as USR2")
+        raise ValueError(f"{word!r} cannot stop training; expected a signal such as USR2")
     return name
 
 
@@ -224,7 +224,8 @@ def blocked() -> Iterator[None]:
 def unblock() -> None:
     """Take the signals that have come since this process was started: they end it at once."""
     for signum in ALWAYS:
-        signal.signal(signum, signal.SIG_DFL)
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

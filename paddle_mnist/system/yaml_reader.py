@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system.text import decode
+from paddle_mnist.system.files import decode
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -257,7 +257,7 @@ class VisualDL(Callback, Options):
 
     def before_training(self, training: Training) -> None:
         from paddle_mnist.metrics.visualdl import ABOUT
-        from paddle_mnist.system.versions import describe_environment
+        from paddle_mnist.system.environment import describe_environment
         from paddle_mnist.training.results import describe_training
 
         board = self._opened(training)

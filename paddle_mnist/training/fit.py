@@ -27,7 +27,7 @@ from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.surroundings import descriptors_open, usable_home
+from paddle_mnist.system.environment import descriptors_open, usable_home
 from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom
 from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training

@@ -19,7 +19,7 @@ from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.layers import computed_by, warn_of_other_code
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.versions import versions
+from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.from_mirror import fetch_newest
 from paddle_mnist.training.initialize import (

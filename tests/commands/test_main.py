@@ -13,12 +13,12 @@ import pytest
 from conftest import ROOT
 
 import paddle_mnist
-from paddle_mnist.commands._dispatch import COMMANDS, module_name
+from paddle_mnist.commands._dispatch import COMMANDS
 from paddle_mnist.mnist.config import FLAT_OPTIONS
 
 
 def command(name):
-    return importlib.import_module(f"paddle_mnist.commands.{module_name(name)}")
+    return importlib.import_module(f"paddle_mnist.commands.{COMMANDS[name]}")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -32,7 +32,7 @@ from paddle_mnist.parallel import gloo_keepalive
 from paddle_mnist.parallel.processes import Processes, most_processes, processes_to_start
 from paddle_mnist.parallel.world import join, spawn
 from paddle_mnist.system.devices import gpu_count
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 # 300 images: nine batches of 32, and one of 12, which eight parts share unevenly. Images are
 # turned, and the weights averaged.

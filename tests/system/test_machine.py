@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist.parallel.processes import Processes, processes_to_start
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 AFFINITY = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
@@ -22,7 +22,7 @@ def test_usable_cpus_keeps_to_the_quota_of_a_container(tmp_path):
     trial = [*MOUNT, SCRIPT, tmp_path, "true"]
     if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
         pytest.skip("needs mount namespaces: Linux, and leave to make them")
-    program = "from paddle_mnist.system.machine import usable_cpus; print(usable_cpus())"
+    program = "from paddle_mnist.system.environment import usable_cpus; print(usable_cpus())"
     command = [*MOUNT, SCRIPT, tmp_path, sys.executable, "-c", program]
     for quota, expected in {"max": AFFINITY, "20000": 1, "150000": 2}.items():
         (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")

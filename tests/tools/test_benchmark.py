@@ -14,7 +14,7 @@ from markdown_tables import marked_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 
 def test_data_benchmark_compares_ways_to_open_a_file_in_a_page(tool, tiny, tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.rivals import arrays, torch_logits
 from benchmarks.timing import seconds_of
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 BATCH = 256
 Engine = Callable[[np.ndarray], np.ndarray]  # float32 images [B, 1, 28, 28], 0 to 1, to logits

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 ROOT = Path(__file__).parents[2]
 _TABLE = re.compile(r"<!-- benchmark ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)

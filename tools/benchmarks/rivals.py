@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 BATCH = 100  # as in the tutorial
 RATE = 0.01

@@ -1,4 +1,4 @@
-"""Make a process independent of its streams, its home, proxies, and Matplotlib's backend.
+"""The process's environment: streams, home and proxies; CPUs and memory; versions.
 
 A container has no home, a job's stdout is a full disk, a notebook hands its backend on to the
 commands that it starts. Each command runs inside `prepared` and `usable_home`. A library may do
@@ -9,18 +9,25 @@ alone.
 import atexit
 import contextlib
 import functools
+import importlib
 import io
 import logging
 import os
+import platform
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Optional
 
+import paddle_mnist
+from paddle_mnist.errors import ConfigError, DeviceError
+
 log = logging.getLogger("paddle_mnist")
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = "127.0.0.1"
+WITHOUT_PROXY = ("localhost", LOOPBACK, "::1")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
 WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
@@ -31,11 +38,13 @@ NOT_LINKED = (".cache", ".config", ".visualdl")  # of a home, in the one that re
 def prepared() -> Iterator[None]:
     """Prepare the streams and the environment of a process that runs a command.
 
-    Inside, standard streams are open, and what they cannot encode is escaped. Matplotlib draws into
-    files, and the loopback address needs no proxy. Processes that are started inside inherit that.
+    Standard streams are open from now on, and what they cannot encode is escaped. Inside,
+    Matplotlib draws into files, and the loopback address needs no proxy; processes that are started
+    inside inherit that.
     """
     descriptors_open()
-    with _escaping_streams(), environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
+    _escape_streams()
+    with environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
         yield
 
 
@@ -43,19 +52,15 @@ def prepared() -> Iterator[None]:
 def environment(**values: Optional[str]) -> Iterator[None]:
     """Set variables of the environment inside the context; None removes one."""
     before = {name: os.environ.get(name) for name in values}
-    _set(values)
+    os.environ.update({name: value for name, value in values.items() if value is not None})
     try:
+        for name in (name for name, value in values.items() if value is None):
+            os.environ.pop(name, None)
         yield
     finally:
-        _set(before)
-
-
-def _set(values: dict[str, Optional[str]]) -> None:
-    for name, value in values.items():
-        if value is None:
+        for name in values:
             os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def for_another_python(**values: str) -> dict[str, str]:
@@ -87,8 +92,7 @@ def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-@contextlib.contextmanager
-def _escaping_streams() -> Iterator[None]:
+def _escape_streams() -> None:
     """Replace closed streams, and have stdout escape what it cannot encode, as stderr always does.
 
     The null device stays: libraries flush the streams when Python ends.
@@ -96,24 +100,15 @@ def _escaping_streams() -> Iterator[None]:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-    stream = sys.stdout
-    if not isinstance(stream, io.TextIOWrapper):  # in a notebook
-        yield
-        return
-    before = stream.errors
-    stream.reconfigure(errors="backslashreplace")
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # it flushes
-            stream.reconfigure(errors=before)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not in a notebook
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _no_proxy_for_loopback() -> dict[str, str]:
     """Return the variables that exempt the loopback address from proxies."""
     exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if exempt != "*":
-        exempt = ",".join(filter(None, [exempt, *LOOPBACK]))
+        exempt = ",".join(filter(None, [exempt, *WITHOUT_PROXY]))
     return {"no_proxy": exempt, "NO_PROXY": exempt}
 
 
@@ -168,3 +163,98 @@ def _temporary_home(home: str) -> str:
         HOME,
     )
     return own
+
+
+def usable_cpus() -> int:
+    """Count the CPUs that this process may use; at least 1.
+
+    The least of the machine's logical CPUs, the process's affinity, the CPU quota of its container
+    (cgroup v1 or v2; a fraction counts as a whole CPU, so that none of the quota is idle), and
+    the environment variable LOKY_MAX_CPU_COUNT.
+    """
+    from joblib import cpu_count  # here, because `--help` needs none of what this imports
+
+    return int(cpu_count())
+
+
+def memory_limit() -> str:
+    """Return in a sentence how much memory this process may use; "" if it has no limit."""
+    with contextlib.suppress(ImportError):  # on Windows
+        resource = importlib.import_module("resource")
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            return (
+                f"this process may use at most {limit >> 20:,} MiB of memory (RLIMIT_AS); raise "
+                "the limit with ulimit -v"
+            )
+    return ""
+
+
+def has_posix_processes() -> bool:
+    """Return whether this system has POSIX process groups and signals."""
+    return hasattr(os, "killpg")
+
+
+def require_posix_processes(option: str, remedy: str) -> None:
+    """Raise ConfigError unless this system has POSIX process groups and signals.
+
+    option: what needs them, with its value. remedy: what to do on other systems.
+    """
+    if not has_posix_processes():
+        raise ConfigError(
+            f"{option}, which needs POSIX process groups and signals; this system "
+            f"({sys.platform}) has none; expected Linux, or {remedy}"
+        )
+
+
+def require_loopback() -> None:
+    """Raise DeviceError unless processes on this machine can connect with one another."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=10).close()
+    except OSError as error:
+        raise DeviceError(
+            f"{LOOPBACK}: cannot connect ({error.strerror or error}), so processes on this machine "
+            "cannot connect with one another; bring the loopback interface up (ip link set lo up), "
+            "or train in one process"
+        ) from error
+
+
+def require_host_name() -> None:
+    """Raise DeviceError unless this machine's name resolves to an address."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None, socket.AF_INET)
+    except OSError as error:
+        raise DeviceError(
+            f"{name}, the name of this machine, does not resolve ({error.strerror or error}); "
+            "gloo takes this machine's address from it; add the name to /etc/hosts, or name the "
+            "network interface: export GLOO_SOCKET_IFNAME=eth0"
+        ) from error
+
+
+def describe_environment(device: str) -> str:
+    """Describe what a result may depend on, a line each.
+
+    Of the environment variables only one: the others may hold secrets.
+    """
+    described = {
+        "python": platform.python_version(),
+        **versions(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": device,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+    }
+    return "\n".join(f"{name}: {value}" for name, value in described.items())
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of paddle, numpy and this package, by name."""
+    import numpy  # here, because `--help` needs neither
+    import paddle
+
+    return {
+        "paddle": paddle.__version__,
+        "numpy": numpy.__version__,
+        "package": paddle_mnist.__version__,
+    }

@@ -1,0 +1,212 @@
+"""The frame of every command: parser, errors in one line, exit codes, the end of the process."""
+
+import argparse
+import contextlib
+import functools
+import logging
+import os
+import platform
+import signal
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, Optional
+
+import paddle_mnist
+from paddle_mnist.errors import (
+    ConfigError,
+    DataError,
+    OutputError,
+    PaddleMnistError,
+    StoppedError,
+    nearest_name,
+)
+from paddle_mnist.metrics.console import console_logs
+from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.devices import installed_builds
+from paddle_mnist.system.environment import prepared, usable_home
+
+Main = Callable[[Optional[Sequence[str]]], int]
+Command = Callable[[Sequence[str]], Optional[int]]
+QUESTIONS = {"-h", "--help", "--version"}  # they need no home
+
+
+def command(prints_data: bool = False) -> Callable[[Command], Main]:
+    """Make a function of the arguments a command, which `run_command` runs; see there."""
+
+    def made(function: Command) -> Main:
+        @functools.wraps(function)
+        def main(argv: Optional[Sequence[str]] = None) -> int:
+            return run_command(function, argv, prints_data)
+
+        return main
+
+    return made
+
+
+def run_command(
+    command: Command, argv: Optional[Sequence[str]] = None, prints_data: bool = False
+) -> int:
+    """Run a command and return its exit code; errors of this package are printed in one line.
+
+    command: takes the arguments and returns an exit code, None for 0.
+    argv: the arguments, `sys.argv[1:]` by default.
+    prints_data: whether stdout is for what the command prints, so that log lines go to stderr.
+    """
+    heartbeat.start()
+    argv = sys.argv[1:] if argv is None else argv
+    is_question = bool(QUESTIONS.intersection(argv))
+    home = contextlib.nullcontext() if is_question else usable_home()
+    with prepared():
+        try:
+            if not is_question:
+                _require_working_folder()
+            stream = sys.stderr if prints_data else sys.stdout
+            with console_logs(stream), home:
+                code = _exit_code(command, argv)
+            sys.stdout.flush()  # here, where what cannot be written is an error
+            return code
+        except PaddleMnistError as error:
+            if not isinstance(error, StoppedError):  # `fit` has logged it
+                _report(str(error))
+            return error.exit_code
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            _report(f"cannot write ({error.strerror or error}); run the same command again")
+            return OutputError.exit_code
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+
+
+def _report(message: str) -> None:
+    with contextlib.suppress(OSError):  # stderr may be full or closed, too
+        print(f"error: {message}", file=sys.stderr)
+
+
+def _require_working_folder() -> None:
+    """Raise DataError where the working folder is gone, with which imports fail in other words."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise DataError(
+            f"the working folder: {error.strerror}; it was deleted, it seems; cd to another one, "
+            "and run the same command again"
+        ) from error
+
+
+def _exit_code(command: Command, argv: Sequence[str]) -> int:
+    try:
+        return command(argv) or 0
+    except PaddleMnistError:  # StoppedError, too, is a SystemExit
+        raise
+    except SystemExit as end:  # the parser has printed the help or the version; or SIGTERM came
+        if isinstance(end.code, str):
+            raise
+        return end.code or 0
+
+
+def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
+    """Run a command as all that this process does, and exit with its code.
+
+    SIGTERM ends it with 143 wherever `fit` does not handle it. Signals that come while the process
+    ends change nothing.
+
+    abandon_threads: do not wait for threads that the command has left behind.
+    """
+    before = threading.enumerate()
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    code = main(None)
+    signals.ignore()
+    logging.shutdown()
+    _flush_streams()
+    if abandon_threads and any(
+        not thread.daemon and thread not in before for thread in threading.enumerate()
+    ):
+        os._exit(code)
+    sys.exit(code)
+
+
+def _flush_streams() -> None:
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:  # Python would flush again, complain and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises ConfigError, with the nearest known name for an unknown one.
+
+    Every option may also be written with dashes, `--learning-rate` for `--learning_rate`.
+
+    example: the arguments of a command line with which the help begins.
+    """
+
+    def __init__(
+        self,
+        prog: Optional[str] = None,
+        description: Optional[str] = "",
+        example: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage="%(prog)s [options]",
+            description=f"example: {prog} {example}\n\n{description}" if example else description,
+            allow_abbrev=False,
+            formatter_class=lambda prog: _HelpFormatter(prog, max_help_position=32),
+            **kwargs,
+        )
+        builds = [f"{name} {version}" for name, version in installed_builds().items()]
+        versions = [*(builds or ["no PaddlePaddle"]), f"Python {platform.python_version()}"]
+        self.add_argument(
+            "--version",
+            action="version",
+            version=f"paddle_mnist {paddle_mnist.__version__} ({', '.join(versions)})",
+            help="print the versions of the package, PaddlePaddle and Python, and exit",
+        )
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file)  # argparse would hide that it cannot be written
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists the options")
+
+    def parse_known_args(self, args: Optional[Iterable[str]] = None, namespace: Any = None) -> Any:
+        for name, action in [*self._option_string_actions.items()]:
+            self._option_string_actions.setdefault(name.replace("_", "-"), action)
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
+            near = nearest_name(name, [option[2:] for option in self._long_options()])
+            hint = f"did you mean --{near}?" if near else "--help lists the options"
+            raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
+        return parsed, unknown
+
+    def _long_options(self) -> list[str]:
+        names = [name for action in self._actions for name in action.option_strings]
+        return [name for name in names if name.startswith("--")]
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Breaks lines between words only: not inside a list of values, nor at a hyphen."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        takes = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {takes}"  # as from Python 3.13 on
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap paragraphs; lists, and commands to be copied, stay as they are."""
+        return "\n\n".join(
+            paragraph
+            if "  " in paragraph or paragraph.startswith(("example: ", "python "))
+            else "\n".join(self._split_lines(paragraph, width))
+            for paragraph in text.split("\n\n")
+        )
