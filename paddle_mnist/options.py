@@ -23,9 +23,9 @@ from typing import (
 )
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError, nearest_name, unknown_name
 
 Count = Annotated[int, Meta(ge=1)]
@@ -283,3 +283,23 @@ def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> No
     for name in names:
         if name not in known:
             raise ConfigError(unknown_name(origin, name, known))
+
+
+def plain(value: Any) -> Any:
+    """Return NumPy's numbers, ranges, arrays and paths as plain numbers, lists and strings.
+
+    Also those in lists, tuples and dicts; anything else is returned as it is.
+    """
+    if isinstance(value, np.floating):
+        return float(value)  # item() of a long double is one still
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, range):
+        return list(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, Mapping):
+        return {plain(key): plain(entry) for key, entry in value.items()}
+    return value

@@ -22,8 +22,8 @@ from paddle_mnist import (
     predict_run,
     watch,
 )
-from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.options import plain
 from paddle_mnist.training.arguments import FitArguments
 
 

@@ -16,7 +16,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist import Saving, StartFrom, TrainConfig, fit
-from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist import config
 from paddle_mnist.mnist.incremental import Incremental
@@ -29,6 +28,7 @@ from paddle_mnist.options import (
     flat_options,
     flat_values,
     option,
+    plain,
     split_names,
 )
 from paddle_mnist.training.arguments import GROUPS

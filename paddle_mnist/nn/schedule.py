@@ -8,8 +8,8 @@ import numpy as np
 import paddle
 from paddle.optimizer import lr
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.options import plain
 
 EVERY = ("step", "epoch")
 STATE = "LR_Scheduler"  # the entry of an optimizer's state_dict that holds its schedule's

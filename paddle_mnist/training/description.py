@@ -14,7 +14,6 @@ import paddle
 import yaml
 from paddle import nn
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.data.collate import read_samples
 from paddle_mnist.data.loader import known_length
@@ -26,7 +25,7 @@ from paddle_mnist.hidden_state.object_graph import child, is_users, own_steps
 from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
-from paddle_mnist.options import Options, flat_values
+from paddle_mnist.options import Options, flat_values, plain
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
 from paddle_mnist.training.callbacks import Training

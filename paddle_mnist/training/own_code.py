@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.hidden_state.object_graph import child, is_users, steps
+from paddle_mnist.options import plain
 
 # What leads from code to further code. Objects are left out: training changes them.
 _CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial, tuple)

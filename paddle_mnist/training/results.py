@@ -5,9 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.interfaces import as_number
+from paddle_mnist.options import plain
 from paddle_mnist.training.callbacks import FitResult, Training
 
 log = logging.getLogger("paddle_mnist")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import name_of_checkpoint
@@ -18,6 +17,7 @@ from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.layers import computed_by, warn_of_other_code
 from paddle_mnist.nn.state_dict import load_weights
+from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training

@@ -8,9 +8,9 @@ import pytest
 from paddle import nn
 from paddle.optimizer import lr
 
-from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.schedule import Schedule, load_state, schedule_numbers
+from paddle_mnist.options import plain
 
 
 def sgd(rate):
