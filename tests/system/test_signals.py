@@ -198,6 +198,24 @@ def test_command_stopped_by_a_signal_exits_with_its_code(tmp_path, tiny, tool):
         assert (tmp_path / "run" / name).read_bytes() == unbroken, name
 
 
+OUTSIDE_FIT = """
+import os, sys
+from paddle_mnist.commands import run_command, run_script
+
+def command(argv):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    print("the command continues")
+
+run_script(lambda argv: run_command(command, argv))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_outside_fit_ends_a_command_at_once(number):
+    done = forked.run([sys.executable, "-c", OUTSIDE_FIT, str(int(number))])
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
 IMPORT = """
 import os, runpy, signal, sys
 class Sends:
