@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     weights = named_weights(args)
     require_paddle()
-    from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
+    from paddle_mnist.mnist.evaluation import evaluate_checkpoint
 
     report = evaluate_checkpoint(*weights, args.data, args.split, args.device, args.net)
     print(json.dumps(report) if args.json else _as_text(report))

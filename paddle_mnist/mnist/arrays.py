@@ -84,18 +84,6 @@ def divide(training: Split, where: str, held_out: tuple[str, ...] = ("valid",)) 
 
 
 @dataclass(frozen=True)
-class ItemSpec:
-    """The form that a model requires of the items of a classification dataset.
-
-    image_shape: of one image, channels first.
-    num_classes: labels are 0 to num_classes - 1.
-    """
-
-    image_shape: tuple[int, ...]
-    num_classes: int
-
-
-@dataclass(frozen=True)
 class Classes:
     """The words of tables and figures for the labels 0..9.
 

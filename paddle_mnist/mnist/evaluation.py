@@ -1,6 +1,7 @@
-"""Evaluate a classifier of images, and count its predictions class by class."""
+"""Evaluate a classifier of images, or the weights of a run, and count predictions by class."""
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -9,18 +10,35 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.data.external import as_loader, open_loader
+from paddle_mnist.data.structures import describe_batch
 from paddle_mnist.errors import DataError
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.metrics.sums import GatheredOutputs
-from paddle_mnist.mnist.arrays import ItemSpec
-from paddle_mnist.mnist.step import summed_cross_entropy
+from paddle_mnist.metrics.sums import GatheredOutputs, Mean
+from paddle_mnist.mnist.config import read_config
+from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.export import DigitNet, is_tutorials
+from paddle_mnist.mnist.images import Images, open_data
+from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.options import NetOptions
+from paddle_mnist.mnist.own_nets import OwnNet, load_net
 from paddle_mnist.parallel.world import ALONE, World
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import add_up
 from paddle_mnist.training.steps import Step, SupervisedStep
 
+log = logging.getLogger("paddle_mnist")
+
 BATCH_SIZE = 500  # decides speed and memory, not the result
+
+
+def summed_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
+    """Return the cross-entropy of logits [B, classes] against labels [B, 1], in nats.
+
+    For evaluations, where the sum of a batch must not be rounded by a division.
+    """
+    return Mean(F.cross_entropy(logits, labels, reduction="sum"), len(labels))
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,7 @@ def evaluate(
     loader: Loader
     if isinstance(data, paddle.io.Dataset):
         loader = open_loader(data, BATCH_SIZE)
-        step = _on_images(step, type(data).__name__, getattr(model, "item_spec", None))
+        step = _on_images(step, type(data).__name__)
     else:
         loader = as_loader(data)
     totals = add_up(step, model, loader, "the data", world)
@@ -107,57 +125,34 @@ def evaluate(
     )
 
 
-def _on_images(step: Step, source: str, spec: Optional[ItemSpec]) -> Step:
-    """Return a step on the batches of a dataset, `source`, which must be images with labels."""
-    return lambda model, batch: step(model, _labelled_images(batch, source, spec))
+def _on_images(step: Step, source: str) -> Step:
+    """Return a step on the batches of a dataset, whose items must be images with labels.
 
-
-def _labelled_images(
-    batch: Any, source: str, spec: Optional[ItemSpec]
-) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return a batch of pairs (image, label): images float32 [B, ...], labels int64 [B, 1].
-
-    Images may be of any float dtype; a label is one whole number in a tensor of any shape. Raises
-    DataError for other batches.
-
-    source: where the batch comes from, for errors. spec: further requirements.
+    Images may be of any float dtype; a label is one whole number in a tensor of any shape.
+    source: of the batches, for errors.
     """
-    is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-    if not is_pair:
-        found = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else _describe(batch)
-        raise DataError(f"{source}: an item is {found}; expected (image, label)")
-    images, labels = batch
-    is_float = isinstance(images, paddle.Tensor) and images.is_floating_point()
-    if not is_float or (spec and tuple(images.shape[1:]) != spec.image_shape):
-        shape = f" {list(spec.image_shape)}" if spec else ""
-        raise DataError(
-            f"{source}: an image is {_describe(images)}; expected float32{shape}, with values in "
-            "0..1"
-        )
-    wrong: list[Any] = []
-    if not isinstance(labels, paddle.Tensor):
-        wrong = [type(labels).__name__]
-    else:
-        values = as_array(labels)
-        if values.size != len(images) or values.dtype.kind not in "iu":
-            wrong = values[:1].tolist()
-        elif spec:
-            wrong = values[(values < 0) | (values >= spec.num_classes)].tolist()
-    if wrong:
-        valid_range = f" in 0..{spec.num_classes - 1}" if spec else ""
-        raise DataError(
-            f"{source}: a label is {wrong[0]!s:.40}; expected one whole number{valid_range}"
-        )
-    if images.dtype != paddle.float32:
-        images = images.astype("float32")
-    return images, labels.astype("int64").reshape([-1, 1])
 
+    def on_images(model: nn.Layer, batch: Any) -> Mapping[str, object]:
+        is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+        pair: tuple[Any, Any] = tuple(batch) if is_pair else (None, None)
+        images, labels = pair
+        is_right = (
+            isinstance(images, paddle.Tensor)
+            and isinstance(labels, paddle.Tensor)
+            and images.is_floating_point()
+            and not labels.is_floating_point()
+            and labels.size == len(images)
+            and int(labels.min()) >= 0
+        )
+        if not is_right:
+            raise DataError(
+                f"{source}: a batch is {describe_batch(batch)}; expected images, float32 "
+                "[N, 1, 28, 28] in 0..1, and a label of each, a whole number from 0 on"
+            )
+        labels = labels.astype("int64").reshape([-1, 1])
+        return step(model, (images.astype("float32"), labels))
 
-def _describe(values: Any) -> str:
-    """Return dtype and shape of one item of a batch of them."""
-    if not isinstance(values, paddle.Tensor):
-        return type(values).__name__
-    return f"{str(values.dtype).rpartition('.')[2]} {list(values.shape[1:])}"
+    return on_images
 
 
 def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
@@ -169,3 +164,103 @@ def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
 
 def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
     return float(np.count_nonzero(labels == predictions) / len(labels))
+
+
+# ------------------------------------------------------------------ of saved weights
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A saved model and its evaluation on a dataset. path: of the weights' file."""
+
+    path: str
+    model: nn.Layer
+    dataset: MnistDataset
+    evaluation: Evaluation
+
+
+def load_and_evaluate(
+    checkpoint: Optional[str] = None,
+    output: Optional[str] = None,
+    data: Optional[str] = None,
+    split: str = "eval",
+    device: str = "auto",
+    limit: Optional[int] = None,
+    net: Optional[OwnNet] = None,
+) -> EvaluatedModel:
+    """Load the weights that a name stands for, and evaluate them on a split.
+
+    checkpoint, output: the name of weights, and their run, as `find_weights` takes them; by default
+        the weights with which the newest run in work/output ended.
+    data: by default the run's; "auto" for weights that belong to no run on digits.
+    limit: evaluate on the first so many images only.
+    net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
+    Raises CheckpointError if the weights are missing or damaged, do not fit the net, or are those
+    of a run of `fit` and no net is given; DataError if the images are missing or damaged, or are
+    not the run's.
+    """
+    weights = find_weights(checkpoint, output)
+    device = select_device(device)
+    model = load_net(weights, net)
+    if not is_tutorials(model):
+        model = DigitNet(model)
+    elif isinstance(model, MNIST):
+        fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
+        model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
+    dataset = MnistDataset(split, _open_data_of(weights, data), limit)
+    _log_limit_of_run(weights, dataset)
+    return EvaluatedModel(str(weights.path), model, dataset, evaluate(model, dataset))
+
+
+def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
+    """Open `data`, or without it the images of the weights' run, which must be the same still."""
+    if data:
+        return open_data(data)
+    is_from_run = "config" in weights.manifest or weights.run.config.exists()
+    is_from_run = is_from_run and not weights.run.is_of_fit
+    images = open_data(read_config(weights.run.config).images.data if is_from_run else "auto")
+    if weights.manifest.get("data_hash") not in (None, images.hash):
+        raise DataError(
+            f"{images.source}: other images than {weights.path} was trained with; name the ones to "
+            "evaluate on with --data"
+        )
+    return images
+
+
+def _log_limit_of_run(weights: SavedWeights, dataset: MnistDataset) -> None:
+    """Log that the run's own figures are of fewer images of the split, if they are."""
+    option = "train_limit" if dataset.mode == "train" else "eval_limit"
+    limit = (weights.manifest.get("config") or {}).get(option)
+    if limit and limit < len(dataset) and weights.manifest.get("data_hash") == dataset.data.hash:
+        used = MnistDataset(dataset.mode, dataset.data, limit).extent
+        log.info(
+            "the run's own figures are of %s (--%s %d); these are of %s",
+            used,
+            option,
+            limit,
+            dataset.extent or "all",
+        )
+
+
+def evaluate_checkpoint(
+    checkpoint: Optional[str] = None,
+    output: Optional[str] = None,
+    data: Optional[str] = None,
+    split: str = "eval",
+    device: str = "auto",
+    net: Optional[OwnNet] = None,
+) -> dict[str, Any]:
+    """Return `Evaluation.report`, with what was evaluated; arguments as of `load_and_evaluate`.
+
+    Additional entries: `checkpoint`, `dataset`, `split`; and `classes`, their ten names, if there
+    is a `classes.txt` beside the data.
+    """
+    evaluated = load_and_evaluate(checkpoint, output, data, split, device, net=net)
+    images = evaluated.dataset.data
+    return {
+        "checkpoint": evaluated.path,
+        "dataset": images.name,
+        "split": split,
+        **({"classes": list(images.class_names)} if images.class_names else {}),
+        **evaluated.evaluation.report(),
+    }

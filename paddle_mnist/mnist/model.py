@@ -8,7 +8,6 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.utils import unique_name
 
-from paddle_mnist.mnist.arrays import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.mnist.print_layers import print_layers
 from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
@@ -59,7 +58,6 @@ class MNIST(FastConvSwitch, nn.Layer):
     checkpoint_name = "mnist"
     # By a resume: `fast_conv` may change, and the option `dropout` is compared.
     not_compared = (*FastConvSwitch.not_compared, "dropout_rate")
-    item_spec = ItemSpec(image_shape=(1, 28, 28), num_classes=10)
 
     def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):
         super().__init__()

@@ -1,24 +1,26 @@
-"""Figures of runs on digits, and what the dashboard shows of their net."""
+"""`DigitReport`, the callback that evaluates and shows a run on digits; the figures of runs."""
 
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import paddle
-from paddle import nn
 
-from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.checkpoint.run import TRAINED_WITH, RunDirectory
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
+from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import Classes
-from paddle_mnist.mnist.config import read_config
+from paddle_mnist.mnist.arrays import SIZE, Classes
+from paddle_mnist.mnist.config import TRAINER, TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
-from paddle_mnist.mnist.evaluate_checkpoint import EvaluatedModel, load_and_evaluate
-from paddle_mnist.mnist.evaluation import Evaluation
+from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate, load_and_evaluate
+from paddle_mnist.mnist.images import Images
+from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
+from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import (
@@ -29,20 +31,210 @@ from paddle_mnist.plots.figure import (
     save_figures,
 )
 from paddle_mnist.plots.history import History, read_history
+from paddle_mnist.system.environment import versions
+from paddle_mnist.training.bundled import Figures, VisualDL
+from paddle_mnist.training.callbacks import FitResult, Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 log = logging.getLogger("paddle_mnist")
 
-LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
+DATASET_NAMES = {"mnist": "MNIST", "digits": "scikit-learn's digits, not MNIST"}
+SHOWN = 16  # images that the dashboard shows before training
 EMBEDDED = 1000  # images whose features the dashboard shows
+LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
 # Of y axes: by the name of a metric, and by the tag of what runs are compared by.
 LABELS = {"loss": "loss (nats)", "acc": "accuracy (share)"}
 COMPARED_LABELS = {
     "train/loss": "training loss (nats)",
     "valid/acc": "validation accuracy (share)",
 }
+
+
+class DigitReport(Figures):
+    """Evaluates the trained net on the config's `final_split`, and shows what is only of digits.
+
+    images, replayed: those of the training, and those of an earlier one that are replayed.
+    data_seconds: the time until they were there.
+    """
+
+    names = figures.DIGIT_FIGURES
+
+    def __init__(
+        self, config: TrainConfig, images: Images, replayed: Optional[Images], data_seconds: float
+    ):
+        super().__init__(config.figures.draw)
+        self.config, self.images, self.replayed = config, images, replayed
+        self.data_seconds = data_seconds
+        self.options = (config.images, config.loss)
+        self._evaluated: Optional[EvaluatedModel] = None  # at the end of the training
+
+    @property
+    def must_match(self) -> dict[str, Any]:
+        """The values that a resume compares of the images: their contents, not where they are."""
+        return {
+            "data": self.images.hash[:12],
+            "replay_data": self.replayed and self.replayed.hash[:12],
+            "valid": None,  # comes with the data, and with eval_limit
+        }
+
+    def config_entries(self) -> Mapping[str, Any]:
+        """Return the options of a training on digits, with their data by where they are."""
+        return {
+            **self.config.as_dict(),
+            "data": self.images.path,
+            "replay_data": self.replayed and self.replayed.path,
+            "resume": "auto",
+            "override": [],
+            TRAINED_WITH: TRAINER,
+        }
+
+    def manifest_entries(self) -> Mapping[str, Any]:
+        return {
+            "data_hash": self.images.hash,
+            "replay_hash": self.replayed and self.replayed.hash,
+            "dataset": self.images.name,
+        }
+
+    def run_opened(self, training: Training) -> None:
+        """Log what is trained on, and what is unusual about it."""
+        config, options = self.config, self.config.images
+        for line in self._descriptions():
+            log.info("%s", line)
+        if not training.world.is_main_process:
+            return
+        if config.start and not config.start.weights_only and not self.replayed:
+            log.info("what the net forgets of its earlier images is measured with replay_data only")
+        if unbalanced := self._dataset("train").limit_warning():
+            log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
+
+    def before_first_step(self, training: Training) -> None:
+        """Show the first images on the dashboard, with lines that say what they are."""
+        board, dataset = VisualDL.board(training), self._dataset("train")
+        board.text(ABOUT, "\n".join(self._descriptions()))
+        if "images" in board.pages:
+            board.images("inputs", _pixels(dataset, np.arange(min(SHOWN, len(dataset)))))
+
+    def final_metrics(self, training: Training) -> Mapping[str, float]:
+        """Return accuracy and loss on the final split, and on that of the replayed data."""
+        split: str = self.config.images.final_split
+        self._evaluated = self._evaluate(training, training.world)
+        evaluations = {split: self._evaluated.evaluation}
+        if self.replayed:
+            replayed = MnistDataset(split, self.replayed, self.config.images.eval_limit)
+            name = "replay" if split == "valid" else "replay_eval"  # as during the training
+            evaluations[name] = evaluate(training.model, replayed, training.world)
+        return {
+            f"{name}/{metric}": value
+            for name, evaluation in evaluations.items()
+            for metric, value in (("acc", evaluation.accuracy), ("loss", evaluation.loss))
+        }
+
+    def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
+        """Return what `result.json` also holds of a training on digits.
+
+        dataset: "mnist", "digits", or the name of the files. Accuracies are shares, losses in nats;
+        those of a split that is not scored are left out. params: the number of parameters.
+        train_seconds: the time spent in steps, summed over all starts of the run; data_seconds: the
+        time until the images were there, in the process that ended it. images_used,
+        images_available: by split, how many images the figures are of, and how many there are; they
+        differ where `train_limit` or `eval_limit` leaves some out.
+        """
+        state = training.state
+        assert state is not None  # the training is over
+        datasets = {
+            mode: self._dataset(mode) for mode in ("train", "valid", self.config.images.final_split)
+        }
+        scores = {
+            f"{split}_{metric}": result.metrics[f"{split}/{metric}"]
+            for split in ("eval", "valid", "replay_eval")
+            for metric in ("acc", "loss")
+            if f"{split}/{metric}" in result.metrics
+        }
+        return {
+            "dataset": self.images.name,
+            **scores,
+            "params": sum(parameter.size for parameter in training.model.parameters()),
+            "seed": self.config.seed,
+            "world_size": training.world.size,
+            "device": training.device,
+            "train_seconds": result.seconds,
+            "data_seconds": round(self.data_seconds, 3),
+            "samples_per_second": round(state.samples / state.train_seconds, 1),
+            **versions(),
+            "images_used": {mode: len(dataset) for mode, dataset in datasets.items()},
+            "images_available": {mode: dataset.available for mode, dataset in datasets.items()},
+        }
+
+    def has_result(self, entries: Mapping[str, Any]) -> bool:
+        return {f"{self.config.images.final_split}_acc", "samples_per_second"} <= {*entries}
+
+    def summary(self, training: Training, result: FitResult) -> str:
+        """Return the line about the evaluation."""
+        dataset = DATASET_NAMES.get(self.images.name, self.images.name)
+        split = self.config.images.final_split
+        accuracy, loss = result.metrics[f"{split}/acc"], result.metrics[f"{split}/loss"]
+        extent = self._dataset(split).extent
+        of = f"{dataset}, {extent}" if extent else dataset
+        line = f"{split} accuracy {accuracy:.4f}, loss {loss:.4f} ({of})"
+        if split != "eval":
+            line += "; the eval split is not scored (final_split is valid)"
+        if "replay_eval/acc" in result.metrics:
+            line += f"; on the replayed data's: accuracy {result.metrics['replay_eval/acc']:.4f}"
+        return line
+
+    def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
+        return figures_of(training.run, self._evaluated or self._evaluate(training))
+
+    def after_training(self, training: Training, result: FitResult) -> None:
+        """Draw the figures and the dashboard's pages. Raises OutputError."""
+        super().after_training(training, result)
+        assert self._evaluated is not None  # in `final_metrics`
+        dataset, evaluation = self._evaluated.dataset, self._evaluated.evaluation
+        labels, probabilities = evaluation.labels, evaluation.probabilities
+        board, noun = VisualDL.board(training), dataset.data.classes.noun
+        if "images" in board.pages:
+            board.images("mistakes", _pixels(dataset, figures.worst(labels, probabilities)))
+        board.curves(labels, probabilities, result.steps, noun)
+        if "embeddings" in board.pages:
+            images, first = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
+            features = outputs_of(training.model, paddle.to_tensor(images), ["max_pool2"])
+            rows = features["max_pool2"].reshape(len(images), -1)
+            board.embeddings(rows, first.ravel(), noun)
+        board.graph(MNIST, [None, 1, SIZE, SIZE], step=result.steps)
+
+    def _dataset(self, mode: str) -> MnistDataset:
+        """Return a split of the training's own images, limited as in the training."""
+        options = self.config.images
+        limit = options.train_limit if mode == "train" else options.eval_limit
+        return MnistDataset(mode, self.images, limit)
+
+    def _evaluate(self, training: Training, world: World = ALONE) -> EvaluatedModel:
+        """Evaluate the net on the final split."""
+        dataset = self._dataset(self.config.images.final_split)
+        evaluation = evaluate(training.model, dataset, world)
+        return EvaluatedModel(str(training.run.weights), training.model, dataset, evaluation)
+
+    def _descriptions(self) -> list[str]:
+        """Return lines that say where the images come from, and how many of each split are used."""
+        options, lines = self.config.images, []
+        for name, images in (("data", self.images), ("replayed", self.replayed)):
+            if images:
+                limits: dict[str, Optional[int]] = dict.fromkeys(images.splits, options.eval_limit)
+                limits["train"] = options.train_limit if name == "data" else None
+                datasets = [MnistDataset(mode, images, limit) for mode, limit in limits.items()]
+                counts = " / ".join(
+                    " of ".join(map(str, dict.fromkeys([len(dataset), dataset.available])))
+                    for dataset in datasets
+                )
+                lines.append(f"{name}: {images.name}, from {images.source}; {counts} images")
+        return lines
+
+
+def _pixels(dataset: MnistDataset, indices: np.ndarray) -> np.ndarray:
+    """Return images of a dataset as uint8 [N, 28, 28], 0 to 255."""
+    return np.round(255 * dataset.batch(indices)[0][:, 0]).astype(np.uint8)
 
 
 def figures_of(
@@ -71,39 +263,30 @@ def figures_of(
         "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names, extent),
         "per_class": class_plots.per_class(counts, classes.noun, classes.names, extent),
         "kernels": figures.kernels(evaluated.model.conv1.weight.numpy()),
-        "feature_maps": _feature_maps(evaluated.model, dataset, evaluation, classes),
-        "mistakes": _mistakes(dataset, evaluation, classes),
+        "feature_maps": _feature_maps(evaluated, classes),
+        "mistakes": _mistakes(evaluated, classes),
         "health": curves.health(history, figures.HEALTH),
     }
     return {name: figure for name, figure in drawn.items() if figure}
 
 
-def embedded(model: nn.Layer, dataset: MnistDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features of the first images, [N, 980], and their labels [N]."""
-    images, labels = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
-    features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
-    return features.reshape(len(features), -1), labels.ravel()
-
-
-def _feature_maps(
-    model: nn.Layer, dataset: MnistDataset, evaluation: Evaluation, classes: Classes
-) -> "Figure":
-    """Draw the way of the first image that was read rightly."""
-    labels, predictions = evaluation.labels, evaluation.predictions
-    first = int(np.argmax(labels == predictions))
-    images, _ = dataset.batch(np.array([first]))
-    outputs = outputs_of(model, paddle.to_tensor(images), LAYERS)
-    prediction = predictions[first]
-    share = evaluation.probabilities[first, prediction]
+def _feature_maps(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
+    """Draw the way of the first image that is predicted correctly."""
+    evaluation = evaluated.evaluation
+    first = int(np.argmax(evaluation.labels == evaluation.predictions))
+    label, prediction = evaluation.labels[first], evaluation.predictions[first]
+    images, _ = evaluated.dataset.batch(np.array([first]))
+    outputs = outputs_of(evaluated.model, paddle.to_tensor(images), LAYERS)
     title = (
-        f"Feature maps of {classes.describe(labels[first])}, predicted as {classes[prediction]} "
-        f"with {share:.1%} confidence"
+        f"Feature maps of {classes.describe(label)}, predicted as {classes[prediction]} with "
+        f"{evaluation.probabilities[first, prediction]:.1%} confidence"
     )
     maps = {name: values[0] for name, values in outputs.items()}
     return figures.feature_maps(images[0, 0], maps, title)
 
 
-def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -> "Figure":
+def _mistakes(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
+    dataset, evaluation = evaluated.dataset, evaluated.evaluation
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
     wrong = np.count_nonzero(labels != evaluation.predictions)
@@ -176,8 +359,3 @@ def _monitor(run: RunDirectory) -> Optional[str]:
     """Return the tag by which a run compares its evaluations; None if no checkpoint tells."""
     checkpoints = run.checkpoints.all()
     return checkpoints[-1].state.monitor if checkpoints else None
-
-
-def as_uint8(images: np.ndarray) -> np.ndarray:
-    """Turn shares of white, 0 to 1, into 0 to 255."""
-    return np.round(255 * images).astype(np.uint8)

@@ -2,8 +2,11 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional
+
+from paddle import nn
 
 from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT
 from paddle_mnist.data.loading import Loading
@@ -11,13 +14,19 @@ from paddle_mnist.metrics.console import console_level
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.evaluation import summed_cross_entropy
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.mnist.options import distortion_amounts
-from paddle_mnist.mnist.run_report import DigitReport
-from paddle_mnist.mnist.step import DigitStep
+from paddle_mnist.mnist.report import DigitReport
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
+from paddle_mnist.nn.losses import CrossEntropy
+from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.callbacks import FitResult
 from paddle_mnist.training.fit import fit
+from paddle_mnist.training.steps import SupervisedStep, num_correct
+
+METRICS = {"acc": num_correct}
+EVALUATION = SupervisedStep(summed_cross_entropy, METRICS)
 
 
 def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = False) -> FitResult:
@@ -87,6 +96,25 @@ def parts(config: TrainConfig) -> dict[str, Any]:
         "processes": config.processes,
         "numerics": config.numerics,
     }
+
+
+class DigitStep:
+    """Computes the cross-entropy and the accuracy of a batch, (images, labels)."""
+
+    has_known_mean = True
+
+    def __init__(self, label_smoothing: float = 0.0, amp: str = "off"):
+        """label_smoothing, amp: of the training; see `CrossEntropy` and `autocast`.
+
+        Evaluation measures the cross-entropy with the labels as they are, in float32.
+        Raises DeviceError where the device cannot compute with `amp`.
+        """
+        self._training = SupervisedStep(CrossEntropy(label_smoothing), METRICS, autocast(amp))
+
+    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, Any]:
+        """Return the loss and the accuracy; see `SupervisedStep`."""
+        step = self._training if model.training else EVALUATION
+        return step(model, batch)
 
 
 def _training_set(config: TrainConfig, images: Images, replayed: Optional[Images]) -> TrainingSet:

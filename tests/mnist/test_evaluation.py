@@ -9,7 +9,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, evaluate, load_data
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.step import DigitStep
+from paddle_mnist.mnist.setup import DigitStep
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +86,18 @@ IMAGE = np.zeros((1, 28, 28), np.float32)
 
 def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
     for item, message in (
-        ((IMAGE,), "an item is 1 values"),
-        (IMAGE, "an item is float32 [1, 28, 28]"),
-        ((IMAGE[0], 3), "an image is float32 [28, 28]"),
-        ((IMAGE.astype("uint8"), 3), "an image is uint8 [1, 28, 28]"),
-        ((IMAGE, 10), "a label is 10"),
-        ((IMAGE, [0, 1]), "a label is list"),
+        ((IMAGE,), "Own: a batch is (float32 [1, 1, 28, 28],); expected images"),
+        (IMAGE, "Own: a batch is float32 [1, 1, 28, 28]; expected images"),
+        ((IMAGE[0], 3), "it is (float32 [1, 28, 28], int64 [1])"),
+        ((IMAGE.astype("uint8"), 3), "Own: a batch is (uint8 [1, 1, 28, 28], int64 [1]); expected"),
+        ((IMAGE, 10), "the label of its sample 0 is 10; expected 0 to 9"),
+        ((IMAGE, -100), "expected images, float32 [N, 1, 28, 28] in 0..1, and a label of each"),
+        ((IMAGE, 0.5), "and a label of each, a whole number from 0 on"),
+        ((IMAGE, [0, 1]), "and a label of each, a whole number from 0 on"),
     ):
         odd = Own([])
         odd.items = [item]
-        with pytest.raises(DataError, match=re.escape(f"Own: {message}; expected")):
+        with pytest.raises(DataError, match=re.escape(message)):
             evaluate(model, odd)
     with pytest.raises(DataError, match="the data, a list, have no batches in this epoch"):
         evaluate(model, [])

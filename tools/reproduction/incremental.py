@@ -52,7 +52,7 @@ def measure_forgetting(data: Images, args: argparse.Namespace) -> dict[str, Any]
 
 def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[str, float]]:
     from paddle_mnist import train_and_evaluate
-    from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
+    from paddle_mnist.mnist.evaluation import evaluate_checkpoint
 
     recipe = read_recipe("default")
     base = TrainConfig.from_mapping({**recipe, **SHOWN, "epochs": epochs, "seed": seed})

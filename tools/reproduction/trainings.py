@@ -99,7 +99,7 @@ class Training:
 
     def _evaluate(self, folder: Path, data: Images, split: str, limit: Optional[int]) -> Any:
         """Return the `Evaluation` of the final weights, on images without augmentation."""
-        from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
+        from paddle_mnist.mnist.evaluation import load_and_evaluate
 
         checkpoint = load_and_evaluate("latest", str(folder), data.path, split, limit=limit)
         return checkpoint.evaluation
