@@ -11,7 +11,6 @@ from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import (
     FLAT_OPTIONS,
-    SOFTENED,
     TrainConfig,
     continued_schedule,
     read_recipe,
@@ -54,7 +53,7 @@ def add_train_options(parser: Parser) -> None:
         "--fresh", action="store_true", help="start over; moves the old run directory aside"
     )
     groups: dict[str, Any] = {}
-    defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>", "soften": SOFTENED}
+    defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>"}
     for name, one in FLAT_OPTIONS.items():
         title = one.heading
         if title not in groups:
@@ -107,8 +106,6 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     file: dict[str, Any] = {}
     for path in args.config:
         file.update(read_yaml(path))
-    if file.get("soften") is None and not file.get("incremental_from"):
-        file.pop("soften", None)  # of a run that continued none: `options` may have another do so
     given = {**file, **options}
     if given.get("output") is None:
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))

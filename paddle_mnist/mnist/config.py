@@ -14,7 +14,7 @@ from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.incremental import Incremental, check_start
+from paddle_mnist.mnist.incremental import Incremental
 from paddle_mnist.mnist.options import (
     CommandOptions,
     ImageOptions,
@@ -25,7 +25,6 @@ from paddle_mnist.mnist.options import (
 from paddle_mnist.mnist.print_layers import PrintLayers
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.options import (
-    WORDS,
     FlatOption,
     Options,
     build_group,
@@ -47,9 +46,6 @@ from paddle_mnist.training.bundled import Console, EarlyStopping, Figures, Profi
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What is there beside the options: `fit` records it of every run.
 RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid", *TASK)
-# The layer that `soften` means where it is true, as it was until version 0.2; and what it is where
-# a training continues another.
-SOFTENED = "fc"
 
 
 class TrainConfig:
@@ -92,18 +88,13 @@ class TrainConfig:
     override: tuple[str, ...]
 
     def __init__(self, **options: object) -> None:
-        if (is_softened := WORDS.get(str(options.get("soften")).lower())) is not None:
-            options["soften"] = SOFTENED if is_softened else None
         require_known(options, FLAT_OPTIONS, "config")
         values = {**_defaults(), **options}
-        if values["incremental_from"] and "soften" not in options:
-            values["soften"] = SOFTENED
         groups = {name: build_group(group, values) for name, group in GROUPS.items()}
         own = {name: _read(name, values[name]) for name in OWN}
         vars(self).update(**groups, **own)
         # Set last: no attribute can be set afterwards.
         self._options = {**values, **own, **flat_values(groups.values())}
-        check_start(self.incremental, self.start)
         check_together(self.start, self.resume, self.saving, [self.early_stopping])
 
     @property
@@ -125,18 +116,12 @@ class TrainConfig:
             )
         if trainer == TRAINER:
             values = {name: value for name, value in values.items() if name not in RECORDED}
-            if not values.get("incremental_from"):  # until version 0.2, of all runs
-                values.pop("soften", None)
         require_known(values, FLAT_OPTIONS, origin)
         return cls(**values)
 
     def replace(self, **options: object) -> "TrainConfig":
         """Return a copy with other values, by flat name."""
-        values = {**self.options, **options}
-        is_other_start = not (self.options["incremental_from"] and values["incremental_from"])
-        if is_other_start and "soften" not in options:
-            del values["soften"]
-        return TrainConfig(**values)
+        return TrainConfig(**{**self.options, **options})
 
     def as_dict(self) -> dict[str, object]:
         """Return plain values by flat name, as YAML and JSON can hold them."""

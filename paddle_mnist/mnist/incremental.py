@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from paddle_mnist.errors import ConfigError
-from paddle_mnist.options import Options, option
+from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.options import WORDS, Options, option
 from paddle_mnist.progress import HIGHEST_IS_BEST
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -16,6 +16,13 @@ log = logging.getLogger("paddle_mnist")
 
 BEFORE = "metrics_before"  # of result.json, and of older manifests
 TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
+LAYER = "fc"  # whose outputs `soften` divides where it is true
+
+
+def _parse_layer(value: Any) -> Any:
+    """Read the name of a layer; true means `LAYER`, false none."""
+    is_softened = WORDS.get(str(value).lower())
+    return value if is_softened is None else LAYER if is_softened else None
 
 
 @dataclass(eq=False)
@@ -24,33 +31,41 @@ class Incremental(Callback, Options):
 
     `result.json` contains the metrics from before the first step, and by how much each accuracy has
     fallen; to measure it on old data, pass them to `fit` as a second split. Training that starts
-    from new weights, or from weights alone, is not measured.
+    from new weights, or from weights alone, is neither measured nor softened.
 
     soften: the name of the layer that computes the outputs, which are made less confident where
-        they are wrong about the new data (`paddle_mnist.mnist.soften`).
+        they are wrong about the new data (`paddle_mnist.mnist.soften`); True for "fc".
     """
 
     heading = "start"
 
     soften: Optional[str] = option(
-        None, "with incremental_from: the layer whose outputs to make less sure", bare="true"
+        None,
+        "with incremental_from: the layer whose outputs to make less sure, or false",
+        bare=LAYER,
+        parse=_parse_layer,
     )
     _before: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def check_training(self, training: Training) -> None:
-        from paddle_mnist.mnist.soften import check_softenable
-
-        check_start(self, training.arguments.start)
-        if self.soften:
-            check_softenable(training.model, self.soften, training.loader)
+        """Raise ConfigError for an unknown layer, and for data that cannot be read twice."""
+        if not self.soften or not _continues(training.arguments.start):
+            return
+        layers = dict(training.model.named_sublayers())
+        if self.soften not in layers:
+            raise ConfigError(unknown_name("soften", self.soften, layers))
+        if not training.loader.is_indexed:
+            raise ConfigError(
+                "soften reads the first training batches twice, which this training data does not "
+                "allow; expected a paddle.io.Dataset"
+            )
 
     def before_training(self, training: Training) -> None:
         from paddle_mnist.mnist.soften import soften
 
-        start = training.arguments.start
         if training.resumed_from:  # newer checkpoints have it in `state_dict`
             self._before = dict(training.resumed_from.manifest.get(BEFORE) or {})
-        elif start and not start.weights_only:
+        elif _continues(training.arguments.start):
             metrics = training.evaluator.metrics(training.model)
             self._before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
             words = ", ".join(f"{tag} {value:.4g}" for tag, value in self._before.items())
@@ -89,11 +104,6 @@ class Incremental(Callback, Options):
         return {tag: loss for tag, loss in losses.items() if loss > TOLERANCE}
 
 
-def check_start(incremental: Incremental, start: Optional[StartFrom]) -> None:
-    """Raise ConfigError if a net is to be softened that does not continue with its optimizer."""
-    if incremental.soften and (not start or start.weights_only):
-        found = "from weights alone" if start else "from scratch"
-        raise ConfigError(
-            f"soften is {incremental.soften!r}, but the training starts {found}; expected "
-            "incremental_from: a net is softened where it continues with its optimizer"
-        )
+def _continues(start: Optional[StartFrom]) -> bool:
+    """Return whether a training continues another with its optimizer."""
+    return bool(start and not start.weights_only)

@@ -8,8 +8,6 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.data.external import ExternalLoader
-from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.interfaces import Loader
 from paddle_mnist.parallel.world import World
 from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.steps import Step
@@ -18,18 +16,6 @@ log = logging.getLogger("paddle_mnist")
 
 TEMPERATURES = (1, 1.5, 2, 3, 5, 7, 10)  # 10 leaves a net that is sure and wrong nearly undecided
 BATCHES = 16  # of the first epoch, on which the temperature is chosen
-
-
-def check_softenable(model: nn.Layer, name: str, loader: Loader) -> None:
-    """Raise ConfigError for an unknown layer, and for training data that cannot be read twice."""
-    layers = dict(model.named_sublayers())
-    if name not in layers:
-        raise ConfigError(unknown_name("soften", name, layers))
-    if not loader.is_indexed:
-        raise ConfigError(
-            "soften reads the first training batches twice, which this training data does not "
-            "allow; expected a paddle.io.Dataset"
-        )
 
 
 def soften(model: nn.Layer, name: str, step: Step, loader: Any, world: World) -> float:

@@ -8,10 +8,9 @@ import pytest
 from fit_rows import train
 from small_nets import Points
 
-from paddle_mnist import StartFrom
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.incremental import Incremental, check_start
+from paddle_mnist.mnist.incremental import Incremental
 
 ROW = "SGD with clipping"
 
@@ -47,15 +46,3 @@ def test_incremental_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines)
     batches = paddle.io.DataLoader(Points(), batch_size=8)
     with pytest.raises(ConfigError, match=r"soften reads the first training batches twice"):
         train(ROW, tmp_path / "new", callbacks=[Incremental("2")], train=batches, **options)
-
-
-@pytest.mark.parametrize(
-    ("start", "found"),
-    [
-        (None, "from scratch"),
-        (StartFrom("run", weights_only=True), "from weights alone"),
-    ],
-)
-def test_softening_a_net_that_continues_nothing_raises(start, found):
-    with pytest.raises(ConfigError, match=f"soften is '2', but the training starts {found}"):
-        check_start(Incremental("2"), start)
