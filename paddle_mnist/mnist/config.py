@@ -1,6 +1,5 @@
 """`TrainConfig`, the configuration of a training on digits, and recipes. Imports no paddle."""
 
-import difflib
 import functools
 from collections.abc import Mapping
 from importlib import resources
@@ -13,7 +12,7 @@ import yaml
 from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist.incremental import Incremental
 from paddle_mnist.mnist.options import (
     CommandOptions,
@@ -59,25 +58,26 @@ class TrainConfig:
     `batch_size`, `seed`, `output`, `device`, `resume` and `override` are attributes by themselves.
     """
 
+    # The groups, in the order of `--help`
     images: ImageOptions
+    loading: Loading
     net: NetOptions
     loss: LossOptions
-    optimizer: OptimizerOptions
-    saving: Saving
-    loading: Loading
-    evaluating: Evaluating
-    start: Optional[StartFrom]
-    incremental: Incremental
-    processes: Processes
     numerics: Numerics
     early_stopping: EarlyStopping
-    watch: Watch
-    profile: Profile
-    print_layers: PrintLayers
+    start: Optional[StartFrom]
+    incremental: Incremental
+    optimizer: OptimizerOptions
+    processes: Processes
+    saving: Saving
+    evaluating: Evaluating
+    command: CommandOptions
+    console: Console
     visualdl: VisualDL
     figures: Figures
-    console: Console
-    command: CommandOptions
+    watch: Watch
+    print_layers: PrintLayers
+    profile: Profile
 
     epochs: int
     batch_size: int
@@ -91,10 +91,10 @@ class TrainConfig:
         require_known(options, FLAT_OPTIONS, "config")
         values = {**_defaults(), **options}
         groups = {name: build_group(group, values) for name, group in GROUPS.items()}
-        own = {name: _read(name, values[name]) for name in OWN}
-        vars(self).update(**groups, **own)
+        ungrouped = {name: _read(name, values[name]) for name in UNGROUPED}
+        vars(self).update(**groups, **ungrouped)
         # Set last: no attribute can be set afterwards.
-        self._options = {**values, **own, **flat_values(groups.values())}
+        self._options = {**values, **ungrouped, **flat_values(groups.values())}
         check_together(self.start, self.resume, self.saving, [self.early_stopping])
 
     @property
@@ -111,7 +111,7 @@ class TrainConfig:
         trainer = values.get(TRAINED_WITH)
         if trainer == FIT:
             raise ConfigError(
-                f"{origin}: the arguments of a call of {FIT}, which trains a net of your own; "
+                f"{origin}: the arguments of a call of {FIT}, which trains your own net; "
                 "expected the configuration of a training on digits; run the script that calls it"
             )
         if trainer == TRAINER:
@@ -147,30 +147,13 @@ class TrainConfig:
         return f"TrainConfig({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
 
 
-# The groups of a configuration, by attribute, in the order of `--help`.
+UNGROUPED = tuple(flat_options([FitArguments]))
 GROUPS: dict[str, type[Options]] = {
-    "images": ImageOptions,
-    "loading": Loading,
-    "net": NetOptions,
-    "loss": LossOptions,
-    "numerics": Numerics,
-    "early_stopping": EarlyStopping,
-    "start": StartFrom,
-    "incremental": Incremental,
-    "optimizer": OptimizerOptions,
-    "processes": Processes,
-    "saving": Saving,
-    "evaluating": Evaluating,
-    "command": CommandOptions,
-    "console": Console,
-    "visualdl": VisualDL,
-    "figures": Figures,
-    "watch": Watch,
-    "print_layers": PrintLayers,
-    "profile": Profile,
+    name: StartFrom if name == "start" else kind  # which is optional
+    for name, kind in TrainConfig.__annotations__.items()
+    if name not in UNGROUPED
 }
 FLAT_OPTIONS: dict[str, FlatOption] = flat_options([ImageOptions, FitArguments, *GROUPS.values()])
-OWN = tuple(flat_options([FitArguments]))
 
 
 def _read(name: str, value: object) -> Any:
@@ -208,7 +191,5 @@ def read_recipe(name: str) -> dict[str, Any]:
     """Return the names and values of a recipe. Raises ConfigError for an unknown name."""
     known = recipes()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"unknown recipe {name!r}; {hint}available recipes: {', '.join(known)}")
+        raise ConfigError(unknown_name("recipe", name, known))
     return read_yaml(known[name])

@@ -1,6 +1,5 @@
 """Evaluate a classifier of images, or the weights of a run, and count predictions by class."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -27,8 +26,6 @@ from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import add_up
 from paddle_mnist.training.steps import Step, SupervisedStep
-
-log = logging.getLogger("paddle_mnist")
 
 BATCH_SIZE = 500  # decides speed and memory, not the result
 
@@ -208,7 +205,6 @@ def load_and_evaluate(
         fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
         model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)
-    _log_limit_of_run(weights, dataset)
     return EvaluatedModel(str(weights.path), model, dataset, evaluate(model, dataset))
 
 
@@ -225,21 +221,6 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
             "evaluate on with --data"
         )
     return images
-
-
-def _log_limit_of_run(weights: SavedWeights, dataset: MnistDataset) -> None:
-    """Log that the run's own figures are of fewer images of the split, if they are."""
-    option = "train_limit" if dataset.mode == "train" else "eval_limit"
-    limit = (weights.manifest.get("config") or {}).get(option)
-    if limit and limit < len(dataset) and weights.manifest.get("data_hash") == dataset.data.hash:
-        used = MnistDataset(dataset.mode, dataset.data, limit).extent
-        log.info(
-            "the run's own figures are of %s (--%s %d); these are of %s",
-            used,
-            option,
-            limit,
-            dataset.extent or "all",
-        )
 
 
 def evaluate_checkpoint(

@@ -29,7 +29,7 @@ DIGIT_FIGURES = (
     "health",
 )
 COLUMNS = 10  # of channels
-# Told apart with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
+# Distinct with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
 MAPS, SIGNED = "cividis", "PuOr"
 
 HEALTH = (

@@ -88,7 +88,7 @@ class Incremental(Callback, Options):
         for tag in self._lost(result.metrics) if training.world.is_main_process else ():
             log.warning(
                 "%s has fallen from %.4f before this training to %.4f: the net has forgotten; "
-                "replay more of the old data, or lower the learning rate",
+                "replay more of the old data, train more epochs, or lower the learning rate",
                 tag,
                 self._before[tag],
                 result.metrics[tag],

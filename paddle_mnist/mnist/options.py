@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 from msgspec import Meta
 
-from paddle_mnist.errors import ConfigError, DeviceError, nearest_name
+from paddle_mnist.errors import ConfigError, DeviceError, unknown_name
 from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.options import (
     Count,
@@ -150,13 +150,13 @@ class LossOptions(Options):
 class OptimizerOptions(Options):
     """The optimizer and its schedule; called with the parameters, it builds them.
 
-    total_steps: of the training, over which the schedule goes. names: of the parameters.
+    total_steps: of the training, over which the schedule goes.
     """
 
     heading = "optimizer"
 
     optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = option(
-        "momentum", "the optimizer", must_match=True
+        "momentum", "the optimizer", must_match=True, parse=lambda name: str(name).lower()
     )
     learning_rate: Positive = option(0.1, "learning rate; the peak with onecycle", must_match=True)
     lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = option(
@@ -259,13 +259,8 @@ class OptimizerOptions(Options):
             }
             if not found:
                 layers = dict.fromkeys(path.rpartition(".")[0] for path in parameters)
-                near = nearest_name(name, [*layers, *parameters])
-                raise ConfigError(
-                    f"weight_decay_layers names {name!r}; "
-                    + (f"did you mean {near!r}? " if near else "")
-                    + f"the net's layers are {', '.join(layers)}, and its parameters "
-                    + ", ".join(parameters)
-                )
+                known = [*layers, *parameters]
+                raise ConfigError(unknown_name("weight_decay_layers", name, known))
             chosen |= found
         return chosen
 

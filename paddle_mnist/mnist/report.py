@@ -181,7 +181,7 @@ class DigitReport(Figures):
         if split != "eval":
             line += "; the eval split is not scored (final_split is valid)"
         if "replay_eval/acc" in result.metrics:
-            line += f"; on the replayed data's: accuracy {result.metrics['replay_eval/acc']:.4f}"
+            line += f"; on the replayed images: accuracy {result.metrics['replay_eval/acc']:.4f}"
         return line
 
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
@@ -306,8 +306,8 @@ def plot_runs(
     output: a folder; by default each run's own, and the first one's for the comparison. With
         several runs each has a folder in it, by its path from where they part.
     only: draw only these files, as `curves.png`.
-    Raises ConfigError for a file that a run does not have, DataError for a folder that is no run,
-    and what `load_and_evaluate` raises.
+    Raises ConfigError for a file that a run does not have, DataError for a folder that is not a
+    run, and what `load_and_evaluate` raises.
     """
     runs = [RunDirectory(path) for path in paths]
     histories = [_history(run) for run in runs]
@@ -347,15 +347,10 @@ def _history(run: RunDirectory) -> History:
 
 def _compare(runs: Sequence[RunDirectory], histories: Sequence[History]) -> "Figure":
     """Draw several runs over one another, with the metric by which all of them are compared."""
-    monitors = {_monitor(run) for run in runs}
+    newest = [run.checkpoints.all()[-1:] for run in runs]
+    monitors = {checkpoint.state.monitor for found in newest for checkpoint in found}
     return curves.compare(
         {str(run.path): history for run, history in zip(runs, histories)},
-        monitor=monitors.pop() if len(monitors) == 1 else None,
+        monitor=monitors.pop() if len(monitors) == 1 and all(newest) else None,
         labels={} if any(run.is_of_fit for run in runs) else COMPARED_LABELS,
     )
-
-
-def _monitor(run: RunDirectory) -> Optional[str]:
-    """Return the tag by which a run compares its evaluations; None if no checkpoint tells."""
-    checkpoints = run.checkpoints.all()
-    return checkpoints[-1].state.monitor if checkpoints else None

@@ -33,18 +33,18 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = F
     """Train as `config` says, evaluate on its `final_split`, and return the result.
 
     If the run directory holds an unfinished run, it resumes; if it holds a finished one, its result
-    is returned at once. It is `fit(**parts(config))`. The option `max_restarts` has no effect here:
-    the command `train` restarts a run.
+    is returned at once. It is `fit(**fit_arguments(config))`. The option `max_restarts` has no
+    effect here: the command `train` restarts a run.
 
     fresh: move an existing run aside, and start over.
     quiet: print warnings only; the run's `train.log` still gets every line.
     Raises any PaddleMnistError.
     """
     with console_level(logging.WARNING if quiet else logging.INFO):
-        return fit(**parts(config), fresh=fresh)
+        return fit(**fit_arguments(config), fresh=fresh)
 
 
-def parts(config: TrainConfig) -> dict[str, Any]:
+def fit_arguments(config: TrainConfig) -> dict[str, Any]:
     """Return the arguments of `fit` for a training on digits. Raises DataError, ConfigError."""
     started = time.perf_counter()
     images = open_data(config.images.data)

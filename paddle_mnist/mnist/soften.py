@@ -1,4 +1,4 @@
-"""Temperature scaling: less confidence for a net that goes on with data it is wrong about."""
+"""Temperature scaling: reduce overconfidence before a net continues with new data."""
 
 import itertools
 import logging

@@ -25,6 +25,7 @@ def parse(*argv) -> TrainConfig:
         ("epochs", "9007199254740993", 2**53 + 1),
         ("log_every", "many", None),
         ("learning_rate", "1e-3", 0.001),
+        ("optimizer", "AdamW", "adamw"),
         ("shuffle", "off", False),
         ("weight_decay_layers", "conv1, fc,", ("conv1", "fc")),
     ],

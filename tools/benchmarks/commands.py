@@ -172,9 +172,9 @@ def lap(): print("lap", time.time() - float(sys.argv[2]))
 from paddle_mnist.system.devices import require_paddle
 require_paddle()
 from paddle_mnist import Callback, Saving, TrainConfig, fit
-from paddle_mnist.mnist.setup import parts
+from paddle_mnist.mnist.setup import fit_arguments
 lap()
-arguments = parts(TrainConfig(data=sys.argv[1], epochs=100, max_steps={STEADY + 1}))
+arguments = fit_arguments(TrainConfig(data=sys.argv[1], epochs=100, max_steps={STEADY + 1}))
 lap()
 class Laps(Callback):
     def after_step(self, view):

@@ -74,9 +74,9 @@ def config_of(recipe: str, **changes: Any) -> TrainConfig:
 def train(config: TrainConfig, *callbacks: Any, **arguments: Any) -> None:
     """Train with `fit`, with callbacks besides those of the configuration."""
     from paddle_mnist import fit
-    from paddle_mnist.mnist.setup import parts
+    from paddle_mnist.mnist.setup import fit_arguments
 
-    given = parts(config)
+    given = fit_arguments(config)
     fit(**{**given, **arguments, "callbacks": [*given["callbacks"], *callbacks]})
 
 
