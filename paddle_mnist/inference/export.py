@@ -93,8 +93,8 @@ def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
     names = [name for name, _ in named]
     if not names or len(set(names)) < len(names):
         raise ConfigError(
-            f"inputs are called {', '.join(names) or 'nothing'}; expected at least one, and each "
-            "by a name of its own"
+            f"inputs are called {', '.join(names) or 'nothing'}; expected at least one, "
+            "and different names"
         )
     specs = tuple(Input(name, batch.dtype.name, batch.shape[1:]) for name, batch in named)
     return specs, [batch for _, batch in named]
@@ -212,24 +212,17 @@ def _folder_for_trial(output: Path, size: int) -> Iterator[Path]:
     Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
     block becomes an OutputError if a file of `size` bytes cannot be written there.
     """
-    existed = output.is_dir()
     make_folder(output)
-    try:
-        with writing(output):
-            temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
-        with temporary as name:
-            try:
-                yield Path(name)
-            except Exception:
-                for path in Path(name).iterdir():
-                    remove(path)
-                write_atomically(Path(name, "trial"), bytes(size))
-                raise
-    except BaseException:
-        if not existed:
-            with contextlib.suppress(OSError):  # not empty: another process exports there
-                output.rmdir()
-        raise
+    with writing(output):
+        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
+    with temporary as name:
+        try:
+            yield Path(name)
+        except Exception:
+            for path in Path(name).iterdir():
+                remove(path)
+            write_atomically(Path(name, "trial"), bytes(size))
+            raise
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:

@@ -94,7 +94,7 @@ class Predictor:
 
     Attributes: about, the contents of `about.json`; signature, its input and outputs; outputs, the
     names of the outputs in order; output_shapes, by name, for one sample.
-    Raises CheckpointError if the folder is no exported model or is damaged; DeviceError.
+    Raises CheckpointError if the folder is not an exported model or is damaged; DeviceError.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ def is_exported(folder: Path) -> bool:
 
 
 def _not_exported(path: Path) -> str:
-    """Return the message for a path that is no exported model, with what takes a run's."""
+    """Return the message for a path that is not an exported model, and what to use for a run."""
     reason = "not an exported model" if exists(str(path)) else "No such file or directory"
     return (
         f"{path}: {reason}; expected a folder that the command export wrote; for weights on digits "
@@ -335,7 +335,7 @@ def _start_onnx(
         session = runtime.InferenceSession(
             str(folder / ONNX), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # each of its errors is a class of its own, with no common one
+    except Exception as error:  # its errors have no common class
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{folder / ONNX}: cannot be run ({reason}); export again") from error
     names = [node.name for node in session.get_outputs()]

@@ -47,14 +47,15 @@ def signature(outputs: tuple[str, ...]) -> Signature:
 class DigitNet(nn.Layer):
     """A custom net, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
 
-    net: may also return probabilities; what `paddle.jit.load` returns may take uint8, or images of
-    another shape. Raises ConfigError for a net of other outputs.
+    net: may also return probabilities. One that `paddle.jit.load` returns, or that has `takes`, the
+        shape of an image and its dtype, may take uint8, or images of another shape. Raises
+        ConfigError for a net of other outputs.
     """
 
     def __init__(self, net: nn.Layer):
         super().__init__()
         self.net = net
-        self.takes: Any = ((1, SIZE, SIZE), "float32")
+        self.takes: Any = getattr(net, "takes", ((1, SIZE, SIZE), "float32"))
         if hasattr(net, "_input_spec"):  # what paddle.jit.load returns, of a class of each form
             spec = net._input_spec()[0]
             self.takes = (tuple(spec.shape[1:]), str(spec.dtype).rpartition(".")[2])
@@ -64,7 +65,7 @@ class DigitNet(nn.Layer):
             scores = net(images)
         if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:
             raise ConfigError(
-                f"the net gives {describe_batch(scores)} for {describe_batch(images)}; expected "
+                f"the net returns {describe_batch(scores)} for {describe_batch(images)}; expected "
                 "float32 [1, 10], logits, for float32 or uint8 [1, 1, 28, 28]"
             )
         values = scores.numpy()
@@ -125,7 +126,7 @@ def conv_for(count: int) -> str:
 
 
 def is_tutorials(model: Any) -> bool:
-    """Return whether a net computes as the tutorial's, and not a `forward` of its own."""
+    """Return whether a net computes as the tutorial's, and not its own `forward`."""
     return getattr(type(model), "forward", None) is MNIST.forward
 
 

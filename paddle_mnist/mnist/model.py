@@ -1,6 +1,5 @@
 """`MNIST`, the tutorial's convolutional net."""
 
-from collections.abc import Callable
 from typing import Any, Optional, Union
 
 import paddle
@@ -77,54 +76,6 @@ class MNIST(FastConvSwitch, nn.Layer):
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
-    def layers_in_order(self) -> Optional[list[nn.Layer]]:
-        """Return the layers that compute the logits, in order.
-
-        Returns None with dropout, and in a subclass that computes something else.
-        """
-        is_changed = any(
-            name in vars(self) or getattr(type(self), name) is not getattr(MNIST, name)
-            for name in ("__call__", "forward", "logits", "features")
-        )
-        if self.dropout_rate or is_changed:
-            return None
-        return [*self._feature_layers, self.fc]
-
-    def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
-        has_usual_features = type(self).features is MNIST.features
-        if has_usual_features and "features" not in self.__dict__ and not self.dropout_rate:
-            return run_layers([*self._feature_layers, self.fc], inputs, self.fast_conv)
-        features = self.features(inputs)
-        dropped = F.dropout(features, self.dropout_rate, training=self.training)
-        return self.fc(dropped)  # type: ignore[no-any-return]  # 2.6.2 traces no annotated name
-
-    def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
-        return run_layers(self._feature_layers, inputs, self.fast_conv)
-
-    @property
-    def _feature_layers(self) -> tuple[nn.Layer, ...]:
-        return (
-            self.conv1,
-            self.relu1,
-            self.max_pool1,
-            self.conv2,
-            self.relu2,
-            self.max_pool2,
-            *self._flatten,
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; arguments and results are those of `forward`.
-
-        `forward` itself and hooks get the images alone, so that a model converted by
-        `paddle.jit.to_static` still takes a label.
-        """
-        if type(self).forward is not MNIST.forward:  # a subclass has arguments of its own
-            return super().__call__(*args, **kwargs)
-        return self._run_net(super().__call__, *args, **kwargs)
-
     def forward(
         self, inputs: paddle.Tensor, *args: Any, **kwargs: Any
     ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
@@ -139,15 +90,10 @@ class MNIST(FastConvSwitch, nn.Layer):
         check_shape, check_content: print shapes or contents (`print_layers`).
         """
         # One expression: Paddle 2.6 cannot turn a function with two returns into a graph.
-        return (
-            self._run_net(self.logits, inputs, *args, **kwargs)
-            if args or kwargs
-            else self.logits(inputs)
-        )
+        return self._with_label(inputs, *args, **kwargs) if args or kwargs else self.logits(inputs)
 
-    def _run_net(
+    def _with_label(
         self,
-        net: Callable[[paddle.Tensor], paddle.Tensor],
         inputs: paddle.Tensor,
         label: Optional[paddle.Tensor] = None,
         check_shape: bool = False,
@@ -155,9 +101,47 @@ class MNIST(FastConvSwitch, nn.Layer):
     ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
         if check_shape or check_content:
             with print_layers(self, check_shape, check_content):
-                logits = net(inputs)
+                logits = self.logits(inputs)
         else:
-            logits = net(inputs)
+            logits = self.logits(inputs)
         if label is None:
             return logits
         return logits, paddle.metric.accuracy(input=logits, label=label)
+
+    def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
+        has_usual_features = type(self).features is MNIST.features
+        if has_usual_features and "features" not in self.__dict__ and not self.dropout_rate:
+            return run_layers([*self._feature_layers, self.fc], inputs, self.fast_conv)
+        features = self.features(inputs)
+        dropped = F.dropout(features, self.dropout_rate, training=self.training)
+        return self.fc(dropped)  # type: ignore[no-any-return]  # 2.6.2 traces no annotated name
+
+    def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
+        return run_layers(self._feature_layers, inputs, self.fast_conv)
+
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the logits, in order.
+
+        Returns None with dropout, and in a subclass that computes something else.
+        """
+        is_changed = any(
+            name in vars(self) or getattr(type(self), name) is not getattr(MNIST, name)
+            for name in ("__call__", "forward", "logits", "features")
+        )
+        if self.dropout_rate or is_changed:
+            return None
+        return [*self._feature_layers, self.fc]
+
+    @property
+    def _feature_layers(self) -> tuple[nn.Layer, ...]:
+        return (
+            self.conv1,
+            self.relu1,
+            self.max_pool1,
+            self.conv2,
+            self.relu2,
+            self.max_pool2,
+            *self._flatten,
+        )

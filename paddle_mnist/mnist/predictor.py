@@ -23,7 +23,6 @@ from paddle_mnist.inference.predictor import (
 )
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import (
-    DIVISOR,
     INPUT,
     OUTPUTS,
     USUAL_OUTPUTS,
@@ -126,20 +125,10 @@ class DigitPredictor(Predictor):
     def _run_in_python(self, model: nn.Layer, outputs: Sequence[str], batch_size: int) -> None:
         """Compute with a net as it is, instead of an exported model."""
         self.outputs = tuple(outputs) if is_tutorials(model) else USUAL_OUTPUTS
-        layer = ExportedModel(model, self.outputs)
-        layer.eval()
-
-        def run(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
-            if type(model) is MNIST:
-                model.fast_conv = conv_for(len(batch[INPUT]))
-            with paddle.no_grad():
-                values = layer(paddle.to_tensor(batch[INPUT]))
-            return [values[index].numpy() for index in indices]
-
         self.signature, self.batch_size = signature(self.outputs), batch_size
         self.output_shapes = {name: OUTPUTS[name] for name in self.outputs}
         self._idle = queue.LifoQueue()
-        self._idle.put(run)
+        self._idle.put(_run_of(model, self.outputs))
 
     def _adapt(self, folder: Union[str, Path]) -> None:
         """Have a custom net take images, and give logits and probabilities."""
@@ -154,7 +143,7 @@ class DigitPredictor(Predictor):
             )
         runs = [self._idle.get() for _ in range(self._idle.qsize())]
         for run in runs:
-            self._idle.put(_of_images(run, spec))
+            self._idle.put(_run_of(_Program(run, spec), USUAL_OUTPUTS))
         self.signature, self.outputs = signature(USUAL_OUTPUTS), USUAL_OUTPUTS
         self.output_shapes = {name: OUTPUTS[name] for name in USUAL_OUTPUTS}
 
@@ -198,25 +187,28 @@ def _open_net(
     return model, {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
 
 
-def _of_images(run: InferenceFn, spec: Input) -> InferenceFn:
-    """Return what gives the `USUAL_OUTPUTS` of images, as `DigitNet` does, by a net that runs.
+def _run_of(model: nn.Layer, outputs: Sequence[str]) -> InferenceFn:
+    """Return the function that computes outputs of images with a net as it is."""
+    layer = ExportedModel(model, outputs)
+    layer.eval()
 
-    spec: what the net takes.
-    """
+    def run(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
+        if type(model) is MNIST:
+            model.fast_conv = conv_for(len(batch[INPUT]))
+        with paddle.no_grad():
+            values = layer(paddle.to_tensor(batch[INPUT]))
+        return [values[index].numpy() for index in indices]
 
-    def scores(images: np.ndarray) -> np.ndarray:
-        pixels = images if spec.dtype == "uint8" else images / DIVISOR
-        (found,) = run({spec.name: pixels.reshape(-1, *spec.shape).astype(spec.dtype)}, [0])
-        return found
+    return run
 
-    of_blank = scores(np.zeros([1, SIZE, SIZE], np.uint8))
-    ends_in_softmax = (of_blank >= 0).all() and abs(of_blank.sum() - 1) < 1e-3
 
-    def digits(batch: Mapping[str, np.ndarray], indices: Sequence[int]) -> list[np.ndarray]:
-        found = scores(batch[INPUT])
-        logits = np.log(found + np.float32(1e-30)) if ends_in_softmax else found
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        values = [logits, powers / powers.sum(axis=1, keepdims=True)]
-        return [values[index] for index in indices]
+class _Program(nn.Layer):
+    """An exported model of another net, as a layer. spec: of its only input."""
 
-    return digits
+    def __init__(self, run: InferenceFn, spec: Input):
+        super().__init__()
+        self.run, self.input_name, self.takes = run, spec.name, (spec.shape, spec.dtype)
+
+    def forward(self, images: paddle.Tensor) -> paddle.Tensor:
+        (scores,) = self.run({self.input_name: images.numpy()}, [0])
+        return paddle.to_tensor(scores)

@@ -120,7 +120,7 @@ def test_infer_wrong_net_exits_in_one_line(tool, place):
         (None, CheckpointError, "--net FILE"),
         ("my_net.py", ConfigError, "expected FILE.py:CLASS"),
         ("my_net.py:Net", ConfigError, "has no Net"),
-        ("my_net.py:OfSevenClasses", ConfigError, "the net gives float32"),
+        ("my_net.py:OfSevenClasses", ConfigError, "the net returns float32"),
     ):
         options = ["--net", net] if net else []
         done = tool("infer", "--example", "--run", "run", *options, expect=error.exit_code)
@@ -153,7 +153,7 @@ def test_predictor_of_a_hostile_pickle_executes_nothing(place):
 
 def test_predictor_of_damaged_or_other_files_of_paddle_raises(place):
     saved(runpy.run_path("my_net.py")["OfSevenClasses"], prefix="seven/net")
-    with pytest.raises(ConfigError, match=r"gives float32 \[1, 7\] for float32 \[1, 1, 28, 28\]"):
+    with pytest.raises(ConfigError, match=r"returns float32 \[1, 7\] for float32 \[1, 1, 28, 28\]"):
         DigitPredictor("seven")
     os.truncate("seven/net.pdiparams", 40)
     with pytest.raises(CheckpointError, match="seven/net: cannot be loaded"):
