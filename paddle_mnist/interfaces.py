@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from paddle import nn
 
 
+@runtime_checkable
 class BatchMetric(Protocol):
-    """The contribution of a batch to a metric: it adds up, and computes the metric of the total."""
+    """A batch's contribution to a metric: contributions add up, and the metric is of their total.
+
+    `paddle_mnist.metrics` has `Sums`, `Mean` and `Gathered`.
+    """
 
     def compute(self) -> float:
         """Return the metric."""
 
     def to_numpy(self) -> Any:
-        """Return the values as NumPy arrays, which can be sent to other processes."""
+        """Return the values as NumPy arrays, to send them to other processes."""
 
     def with_values(self, values: Any) -> "BatchMetric":
-        """Return the same metric of other values, which `to_numpy` gave."""
+        """Return the same metric with other values, as `to_numpy` returns them."""
 
     def plus(self, *others: "BatchMetric") -> "BatchMetric":
-        """Return the metric of this batch and others together, added in this order."""
+        """Return the sum of this contribution and others, added in this order."""
 
 
 class MetricSums(BatchMetric, Protocol):
@@ -39,7 +43,7 @@ class MetricSums(BatchMetric, Protocol):
         """Return the numbers, a tensor [K], by default float32."""
 
     def with_values(self, values: Any) -> "MetricSums":
-        """Return the same metric of other numbers [K], a tensor or an array."""
+        """Return the same metric with other numbers [K], a tensor or an array."""
 
     def plus(self, *others: BatchMetric) -> "MetricSums": ...
 

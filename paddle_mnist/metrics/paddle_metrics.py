@@ -1,4 +1,4 @@
-"""`paddle.metric` as sums that add up, and metrics of the outputs of a whole evaluation."""
+"""Convert `paddle.metric`s to sums, or gather outputs for metrics that need all of them at once."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,12 @@ import paddle
 from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.metrics.sums import GatheredOutputs, Mean, Sums
+from paddle_mnist.interfaces import BatchMetric
+from paddle_mnist.metrics.sums import Mean, Sums
+from paddle_mnist.system.arrays import as_array
 
-# A metric of a batch: its mean over the samples, or what adds up; None where it has no meaning.
-MetricValue = Union[int, float, np.generic, paddle.Tensor, Sums, GatheredOutputs, None]
+# A metric of a batch: its mean over the samples, or a metric that adds up; None: it has none.
+MetricValue = Union[int, float, np.generic, paddle.Tensor, BatchMetric, None]
 MetricFunction = Callable[[Any, Any], MetricValue]  # (outputs of the model, labels) -> the metric
 
 # The attributes in which Paddle's metrics count, and from which they compute their value.
@@ -41,18 +43,25 @@ class Gathered:
 
     The outputs of the whole evaluation must fit into the memory of every process. The metric is not
     computed during training.
+
+    values: the outputs gathered so far, and the labels: tensors or arrays [N, ...].
     """
 
-    def __init__(self, metric: Union[Callable[[Any, Any], float], Metric]):
+    def __init__(
+        self,
+        metric: Union[Callable[..., float], Metric],
+        values: Sequence[Union[np.ndarray, paddle.Tensor]] = (),
+    ):
         if isinstance(metric, Accuracy) and len(metric.topk) > 1:
             raise ConfigError(
                 "the gathered metric is an Accuracy of several k, which has several values; "
-                "expected it without Gathered, for it adds up"
+                "use it without Gathered, since it adds up"
             )
         self.metric = metric
+        self._values = values
 
-    def __call__(self, outputs: Any, labels: Any) -> GatheredOutputs:
-        """Keep the outputs and labels of a batch. Raises ConfigError unless they are tensors."""
+    def __call__(self, outputs: Any, labels: Any) -> "Gathered":
+        """Gather the outputs and labels of a batch. Raises ConfigError unless they are tensors."""
         values = [*_as_list(outputs), labels]
         other = next((value for value in values if not isinstance(value, paddle.Tensor)), None)
         if other is not None:
@@ -60,15 +69,31 @@ class Gathered:
                 f"a gathered metric is given a {type(other).__name__}; expected a tensor, or "
                 "several of the model's outputs; or a step of your own"
             )
-        return GatheredOutputs(values, self._compute)
+        return self.with_values(values)
 
-    def _compute(self, *values: np.ndarray) -> float:
+    def compute(self) -> float:
+        """Compute the metric from the gathered outputs. Waits for the device."""
+        values = self.to_numpy()
         if not isinstance(self.metric, Metric):
             return float(self.metric(*values))
         metric = copy.deepcopy(self.metric)
         metric.reset()
         _update(metric, [paddle.to_tensor(value) for value in values])
         return float(metric.accumulate())
+
+    def with_values(self, values: Sequence[Union[np.ndarray, paddle.Tensor]]) -> "Gathered":
+        """Return the same metric with other outputs."""
+        return Gathered(self.metric, values)
+
+    def plus(self, *others: BatchMetric) -> "Gathered":
+        """Append the outputs of other batches, in this order."""
+        columns = zip(*(metric.to_numpy() for metric in (self, *others)))
+        return self.with_values([np.concatenate(column) for column in columns])
+
+    def to_numpy(self) -> list[np.ndarray]:
+        """Return the values as arrays. Waits for the device."""
+        # a net may have squeezed away the dimension of a batch of one sample
+        return [np.atleast_1d(as_array(value)) for value in self._values]
 
 
 def metric_functions(

@@ -1,4 +1,4 @@
-"""`RunningMetrics`: accumulates the metrics of steps between log lines."""
+"""Accumulate the metrics of steps between log lines."""
 
 import contextlib
 import logging
@@ -27,11 +27,11 @@ class RunningMetrics:
     """Aggregates loss, accuracy and timing between log lines.
 
     Results of steps stay on the device until a line is due, or the state is saved, copied or
-    compared: a step must not wait for its device. Then `synchronize` adds them, each step's mean
-    loss weighted by what it is a mean over, to `state.running_sums`, which checkpoints hold.
+    compared, so that a step does not wait for its device. Then `synchronize` adds them to
+    `state.running_sums`, which checkpoints hold; a step's mean loss is weighted by its count.
 
-    A line is due every `log_every` steps and at an epoch's end. Its speeds ("speed/...") are of
-    the part since this process began, if that was after the last line.
+    A line is due every `log_every` steps and at the end of an epoch. Its speeds ("speed/...") only
+    cover the steps of this process.
     """
 
     def __init__(
@@ -42,15 +42,10 @@ class RunningMetrics:
         prototypes: Mapping[str, MetricSums] = {},
     ):
         """prototypes: the metrics of any step, by name; for a line that is due before the first
-        step of a resumed run. From then on the step's own metrics continue the totals.
+        step of a resumed run. The newest step's metrics replace them.
         """
         self.state = state
-        known: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **prototypes}
-        # Until a step has given a metric, its totals in a checkpoint are taken for those of a mean.
-        self._totals: dict[str, MetricSums] = {
-            name: known.get(name, Mean(0, 0)).with_values(np.array(values))
-            for name, values in state.running_sums.totals.items()
-        }
+        self._prototypes: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **prototypes}
         self.writer = writer
         self.log_every = log_every
         self._pending: list[tuple[int, int, StepResult, float]] = []
@@ -87,7 +82,7 @@ class RunningMetrics:
         if not pending:
             return
         sums = self.state.running_sums
-        parts = {name: [metric] for name, metric in self._totals.items()}
+        parts = {name: [metric] for name, metric in self._totals().items()}
         try:
             for epoch, step, result, lr in pending:
                 loss = self._loss_of(f"at epoch {epoch + 1}, step {step}", result)
@@ -98,20 +93,27 @@ class RunningMetrics:
         finally:
             for name, metrics in parts.items():
                 sums.totals[name] = metrics[0].plus(*metrics[1:]).to_numpy().tolist()
-                self._totals[name] = metrics[-1].with_values(np.array(sums.totals[name]))
+                self._prototypes[name] = metrics[-1]
+
+    def _totals(self) -> dict[str, MetricSums]:
+        """Return the sums of the state as metrics; those without a prototype are means."""
+        return {
+            name: self._prototypes.get(name, Mean(0, 0)).with_values(np.array(values))
+            for name, values in self.state.running_sums.totals.items()
+        }
 
     def _loss_of(self, place: str, result: StepResult) -> dict[str, MetricSums]:
         """Return the loss of a step, or the count of a step without one. Raises DivergedError."""
         loss = as_float(result.loss)
-        if result.count or not math.isnan(loss):  # NaN is the mean of nothing
+        if result.count or not math.isnan(loss):  # a mean of nothing is NaN
             require_finite_loss(loss, place, REMEDY)
         if result.count:
             return {"loss": Mean(loss * result.count, result.count)}
         if not self._has_skipped:
             self._has_skipped = True
             log.warning(
-                "%s: nothing in the batch counts for the loss (all labels are ignored, say), so "
-                "the step leaves the weights as they are; train/%s counts such steps",
+                "%s: nothing in the batch counts for the loss (all labels are ignored, for "
+                "example), so the step does not change the weights; train/%s counts such steps",
                 place,
                 SKIPPED,
             )
@@ -126,7 +128,7 @@ class RunningMetrics:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the time within the context, which is not spent in steps."""
+        """Leave out the time within the context, which no step takes."""
         self._count_time()
         yield
         seconds = time.perf_counter() - self._counted_until
@@ -146,7 +148,7 @@ class RunningMetrics:
             return
         seconds = time.perf_counter() - self._line_started
         values = {
-            **{f"train/{name}": value for name, value in computed(self._totals).items()},
+            **{f"train/{name}": value for name, value in computed(self._totals()).items()},
             "train/lr": sums.lr,
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
@@ -154,8 +156,7 @@ class RunningMetrics:
         }
         self._restart_timing()
         self.writer.write(self.state, values)
-        # only now: if writing fails, the line is still due
-        self.state.running_sums, self._totals = RunningSums(), {}
+        self.state.running_sums = RunningSums()  # only now: if writing fails, the line is still due
 
     def _restart_timing(self) -> None:
         self._steps = self._samples = 0

@@ -18,7 +18,7 @@ Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
 
 def as_float(value: Any) -> float:
-    """Return a number as Python's, from one of NumPy's or a tensor of one element too."""
+    """Convert a number, NumPy's or a tensor of one element too, to Python's."""
     number: float = value.item() if hasattr(value, "item") else value
     return number
 
@@ -27,7 +27,7 @@ class Sums:
     """Numbers that add up over samples, and the metric that follows from their totals.
 
     values: K numbers, or tensors of one element; or a tensor or an array [K].
-    compute: (totals, float64 [K]) -> the metric, a float; NaN where it is not defined.
+    compute: (totals, float64 [K]) -> the metric, a float; NaN where it is undefined.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class Sums:
             ]
 
     def compute(self) -> float:
-        """Return the metric of these totals. Waits for the device."""
+        """Compute the metric from these totals. Waits for the device."""
         return self._compute(self.to_numpy())
 
     def with_values(self, values: Union[np.ndarray, paddle.Tensor]) -> "Sums":
-        """Return the same metric of other numbers [K]."""
+        """Return the same metric with other numbers [K]."""
         return Sums(values, self._compute)
 
     def detach(self) -> "Sums":
-        """Return the same sums without the graph that they were computed by."""
+        """Return the same sums, detached from the graph."""
         return Sums(self._values, self._compute)
 
     def plus(self, *others: BatchMetric) -> "Sums":
-        """Return the metric of this batch and others together, added in float64, in this order.
+        """Add the numbers of other batches to these, in float64 and in this order.
 
-        Raises ConfigError unless all have as many numbers.
+        Raises ConfigError unless all have the same number of them.
         """
-        values = [one.to_numpy() for one in (self, *others)]
+        values = [metric.to_numpy() for metric in (self, *others)]
         sizes = {len(numbers) for numbers in values}
         if len(sizes) > 1:
             raise ConfigError(
@@ -100,10 +100,10 @@ class Sums:
 class Mean(Sums):
     """A mean over samples, or over other units, such as words or pixels.
 
-    total: the sum; of a loss a tensor, with its graph. count: the number of units in the sum, or
-    the sum of their weights. Totals and counts are added separately, and divided once. A part with
-    a count of 0 adds its total, such as that of all anchors where none is positive; NaN there, as
-    of a mean over nothing, adds nothing.
+    total: the sum; for a loss a tensor, with its graph. count: the number of units in the sum, or
+    the sum of their weights. Totals and counts are added separately, and divided once. With a count
+    of 0, the total still counts (a detector's loss over all anchors where none is positive), except
+    if it is NaN, the mean of nothing.
     """
 
     def __init__(self, total: Number, count: Number):
@@ -112,7 +112,7 @@ class Mean(Sums):
 
     @classmethod
     def from_value(cls, value: Number, count: Number) -> "Mean":
-        """Return the mean that has this very value, which a division of the total would round."""
+        """Return a mean with exactly this value; dividing its total again would round it."""
         mean = cls(value * count, count)
         mean._value = value
         return mean
@@ -121,11 +121,11 @@ class Mean(Sums):
 
     @property
     def value(self) -> Number:
-        """The mean, with its graph. Not to be asked for where the count is 0."""
+        """The mean, with its graph. Undefined when the count is 0."""
         return self.total / self.count if self._value is None else self._value
 
     def detach(self) -> "Mean":
-        """Return the same mean without the graph that it was computed by."""
+        """Return the same mean, detached from the graph."""
         total, count = self._values
         return Mean(total, count)
 
@@ -143,43 +143,8 @@ class Mean(Sums):
         return paddle.where(is_nothing, paddle.zeros_like(values), values)
 
 
-class GatheredOutputs:
-    """Outputs of a model and labels, kept for a metric of those of all batches.
-
-    values: tensors or arrays [B, ...]. compute: (an array of all batches for each) -> the metric.
-    """
-
-    def __init__(
-        self,
-        values: Sequence[Union[np.ndarray, paddle.Tensor]],
-        compute: Callable[..., float],
-    ):
-        self._values, self._compute = values, compute
-
-    def compute(self) -> float:
-        """Return the metric of these outputs. Waits for the device."""
-        return self._compute(*self.to_numpy())
-
-    def with_values(self, values: Sequence[np.ndarray]) -> "GatheredOutputs":
-        """Return the same metric of other outputs."""
-        return GatheredOutputs(values, self._compute)
-
-    def plus(self, *others: BatchMetric) -> "GatheredOutputs":
-        """Return the metric of the outputs of this batch and others, in this order."""
-        columns = zip(*(one.to_numpy() for one in (self, *others)))
-        return self.with_values([np.concatenate(column) for column in columns])
-
-    def __add__(self, other: BatchMetric) -> "GatheredOutputs":
-        return self.plus(other)
-
-    def to_numpy(self) -> list[np.ndarray]:
-        """Return the values as arrays. Waits for the device."""
-        # of a batch of one sample a net may have squeezed the dimension away
-        return [np.atleast_1d(as_array(value)) for value in self._values]
-
-
 def computed(metrics: Mapping[str, BatchMetric], source: str = "") -> dict[str, float]:
-    """Return metrics of totals, by name. Raises ConfigError that names one which fails."""
+    """Compute metrics from their totals, by name. Raises ConfigError that names a failing one."""
     values = {}
     for name, metric in metrics.items():
         with explained(metric.to_numpy(), f"the metric {name!r}{source}", "it got"):
@@ -198,12 +163,12 @@ def total(totals: np.ndarray) -> float:
 
 
 def as_metric(value: Any, name: str, samples: int) -> BatchMetric:
-    """Return what a metric of a batch stands for; raises as `as_sums`, for all but outputs."""
-    return value if isinstance(value, GatheredOutputs) else as_sums(value, name, samples)
+    """Return a metric of a batch as one that adds up, by `as_sums` unless it is one already."""
+    return value if isinstance(value, BatchMetric) else as_sums(value, name, samples)
 
 
 def as_sums(value: Any, name: str, samples: int) -> Sums:
-    """Return the sums that a metric of a batch stands for.
+    """Convert a metric of a batch to sums.
 
     value: `Sums`; or a number or a tensor of one element, the mean over the batch's samples.
     Raises ConfigError for anything else.

@@ -14,7 +14,8 @@ from paddle_mnist.data.external import as_loader, open_loader
 from paddle_mnist.data.structures import describe_batch
 from paddle_mnist.errors import DataError
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.metrics.sums import GatheredOutputs, Mean
+from paddle_mnist.metrics.paddle_metrics import Gathered
+from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.export import DigitNet, is_tutorials
@@ -152,11 +153,9 @@ def _on_images(step: Step, source: str) -> Step:
     return on_images
 
 
-def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
+def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> Gathered:
     """Keep the labels, the predictions and the probabilities of a batch."""
-    return GatheredOutputs(
-        [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)], _share_of_hits
-    )
+    return Gathered(_share_of_hits, [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)])
 
 
 def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:

@@ -16,8 +16,8 @@ from paddle.metric import Metric
 from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
-from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions
-from paddle_mnist.metrics.sums import GatheredOutputs, Mean, as_sums
+from paddle_mnist.metrics.paddle_metrics import Gathered, MetricFunction, metric_functions
+from paddle_mnist.metrics.sums import Mean, as_sums
 from paddle_mnist.nn.losses import (
     CrossEntropy,
     has_ignored_nll,
@@ -199,7 +199,7 @@ def step_outputs(values: Any, samples: int) -> StepOutputs:
     metrics = {
         name: as_sums(value, name, max(1, samples)).detach()
         for name, value in values.items()
-        if name != "loss" and not isinstance(value, GatheredOutputs)
+        if name != "loss" and not isinstance(value, Gathered)
     }
     return StepOutputs(loss, metrics, count)
 
