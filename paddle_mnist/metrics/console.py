@@ -1,11 +1,11 @@
-"""Metrics on the console: log lines and, on a terminal, a progress bar."""
+"""Show metrics on the console, as log lines and, on a terminal, a progress bar."""
 
 import contextlib
 import datetime
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Optional, TextIO
+from typing import Any, Optional, TextIO
 
 from tqdm import tqdm
 
@@ -20,7 +20,7 @@ log = logging.getLogger("paddle_mnist")
 class LogWriter(Writer):
     """Writes log lines through the logger `paddle_mnist`.
 
-    epochs, total_steps: of the whole training; None where that is not known.
+    epochs, total_steps: of the whole run; None if unknown.
     """
 
     def __init__(self, epochs: Optional[int], total_steps: Optional[int] = None):
@@ -28,7 +28,7 @@ class LogWriter(Writer):
         self.total_steps = total_steps
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        # Values come during an epoch (position > 0) or right after one.
+        # Metrics are written during an epoch (position > 0) or right after one.
         epoch = f"epoch {state.epoch + (state.position > 0)}{_of(self.epochs)}"
         step = f"step {state.step}{_of(self.total_steps)}"
         splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
@@ -59,7 +59,7 @@ def _training_metrics(values: Mapping[str, float]) -> str:
 
 
 def _named(values: Mapping[str, float], split: str) -> str:
-    """Return the metrics of a split, "loss 0.0412 acc 0.9900", without its learning rate."""
+    """Format the metrics of a split, "loss 0.0412 acc 0.9900", without its learning rate."""
     metrics = {
         tag.partition("/")[2]: value
         for tag, value in values.items()
@@ -69,34 +69,21 @@ def _named(values: Mapping[str, float], split: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a metric with four digits after the point, or as a power of ten if they are zeros."""
+    """Format a metric with four decimals, or with an exponent if its first three are zeros."""
     return f"{value:.4f}" if not value or abs(value) >= 0.001 else f"{value:.3e}"
 
 
-class BarWriter:
-    """A progress bar over the steps of the whole training, on a terminal only."""
-
-    def __init__(self, total: Optional[int]):
-        hidden = None if sys.stderr else True  # None: unless it is a terminal
-        self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, disable=hidden)
-
-    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        if "train/loss" in values:
-            self.bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
-
-    def advance(self, step: int) -> None:
-        """Move the bar to a step."""
-        self.bar.update(step - self.bar.n)
-
-    def close(self) -> None:
-        self.bar.close()
+def progress_bar(step: int, total: Optional[int]) -> "tqdm[Any]":
+    """Return a progress bar over the steps of the whole run; it only shows on a terminal."""
+    hidden = None if sys.stderr else True  # None: unless it is a terminal
+    return tqdm(initial=step, total=total, unit="step", dynamic_ncols=True, disable=hidden)
 
 
 class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them from 3.11
     """Prints log lines above a progress bar instead of through it.
 
-    What the stream cannot encode is escaped; where it was closed before Python started, it is None,
-    and nothing is printed.
+    Escapes characters that the stream cannot encode. A stream that was closed before Python started
+    is None; then nothing is printed.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -106,7 +93,7 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
             encoding = getattr(self.stream, "encoding", None)
             tqdm.write(encodable(self.format(record), encoding), file=self.stream)
             self.flush()
-        except OSError as error:  # a full disk, or the reader of a pipe is gone
+        except OSError as error:  # a full disk, or a broken pipe
             raise OutputError(
                 f"the console: cannot write ({error.strerror}); run again to resume"
             ) from error
@@ -119,7 +106,7 @@ def log_to_console(
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
 
-    level: of the lines that are printed, and above; `console_level` changes it for a while.
+    level: the lowest level to print; `console_level` changes it for a while.
     Returns the handler that prints them.
     """
     handler = _console_handler()
@@ -135,7 +122,7 @@ def log_to_console(
 
 @contextlib.contextmanager
 def console_logs(stream: TextIO) -> Iterator[None]:
-    """Print this package's log lines to `stream` inside the context, wherever they went before."""
+    """Print this package's log lines to `stream` inside the context, not where they went before."""
     existing = _console_handler()
     handler = log_to_console(stream)
     previous, handler.stream = handler.stream, stream
@@ -149,7 +136,7 @@ def console_logs(stream: TextIO) -> Iterator[None]:
 
 @contextlib.contextmanager
 def console_level(level: int) -> Iterator[None]:
-    """Print only this package's log lines of `level` and above to the console inside the context.
+    """Show only log lines of `level` and above on the console inside the context.
 
     Other handlers, such as that of a run's `train.log`, still get all lines.
     """
@@ -163,7 +150,7 @@ def console_level(level: int) -> Iterator[None]:
 
 
 def console_threshold() -> int:
-    """Return the level from which on the console shows log lines."""
+    """Return the lowest level of the log lines that the console shows."""
     handler = _console_handler()
     return handler.level if handler else logging.INFO
 

@@ -1,11 +1,11 @@
 """Write the pages of VisualDL's dashboard (scalars, histograms, ...).
 
-Comments name the faults of version 2.5.3, the newest, that the code works around; those of its
-server are in `apps/dashboard.py`.
+Comments explain workarounds for faults of version 2.5.3, the newest; `apps/dashboard.py` has those
+for its server.
 
     python -m paddle_mnist.metrics.visualdl FOLDER MODULE FUNCTION SHAPE
 
-draws the graph of a net: FUNCTION, of MODULE, builds it; SHAPE is that of its input, as JSON.
+writes the graph of the net that FUNCTION of MODULE builds; SHAPE is that of its input, as JSON.
 """
 
 import functools
@@ -16,34 +16,31 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar, cast
 
 import numpy as np
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.interfaces import Observer, View
-from paddle_mnist.metrics.writers import LEARNING_RATE, short_intervals
+from paddle_mnist.interfaces import View
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.devices import require_zlib
-from paddle_mnist.system.environment import encodable, for_another_python, usable_home
 from paddle_mnist.system.files import writing
 
 log = logging.getLogger("paddle_mnist")
 
-# The tag of the texts that sum up a run. The page of texts sorts its tags, and opens the first.
+# The tag of a run's summary. The page of texts sorts its tags, and opens the first.
 ABOUT = "about this run"
 GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
-HISTOGRAMS = 10  # of each parameter, at least, in a training of known length
-DIRECTIONS = 50  # of features: of longer rows the page shows only some points
+HISTOGRAMS = 10  # of each parameter, at least, in a run of known length
+DIRECTIONS = 50  # of features: with longer rows, the page shows only some of the points
 THRESHOLDS = 100  # of precision-recall and ROC curves, evenly from 0 to 1
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def _page(name: str) -> Callable[[Method], Method]:
-    """Make a method write one page, if that is on. The first error switches all pages off."""
+    """Make a method write one page, if it is chosen. The first error switches all pages off."""
 
     def wrap(method: Method) -> Method:
         @functools.wraps(method)
@@ -62,15 +59,14 @@ def _page(name: str) -> Callable[[Method], Method]:
     return wrap
 
 
-class VisualDLWriter(Observer):
+class VisualDLWriter:
     """Writes chosen pages of the dashboard into a new folder.
 
-    It is a `Writer`, whose metrics go into a sub-folder for each split ("train/loss" as "loss" into
-    `train/`), so that training and validation share a chart; and an `Observer`, which adds
-    histograms of parameters and gradients.
+    Metrics go into a subfolder for each split ("train/loss" as "loss" into `train/`), so that
+    training and validation share a chart.
 
-    When it can no longer write, it logs that once, and training continues without it:
-    `metrics.jsonl` has the metrics too.
+    When it cannot write, it logs that once, and training continues without it: `metrics.jsonl` has
+    the metrics, too.
     """
 
     def __init__(
@@ -79,30 +75,18 @@ class VisualDLWriter(Observer):
         pages: Sequence[str],
         every: int = 100,
         splits: Sequence[str] = ("train", "valid"),
-        start: int = 0,
     ):
         """pages: of scalars, histograms, images, figures, text, hparams, curves, embeddings, graph.
 
-        every: steps between histograms. splits: scalars of the same name are drawn into one chart.
-        start: the step at which the training starts.
-        Raises OutputError if the folder cannot be written, DeviceError as `require_pages` does.
+        every: steps between histograms. splits: those that share charts.
         """
-        require_pages(pages)
         self.folder, self.pages, self.every = folder, set(pages), every
         self.splits = splits
-        self._lines = [start]  # where training started, and the newest lines' steps
         self._files: dict[str, Any] = {}  # a `visualdl.LogWriter` for each split
-        if pages:
-            with writing(folder):
-                self._file()
 
     @_page("scalars")
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        """Write metrics by tag, without averages over `short_intervals`."""
-        if LEARNING_RATE in values:
-            start, *lines = self._lines = [*self._lines[-2:], state.step]
-            if state.step in short_intervals(lines, start):
-                return
+        """Write metrics by tag."""
         for tag, value in values.items():
             split, _, name = tag.partition("/")
             if split not in self.splits:
@@ -111,7 +95,7 @@ class VisualDLWriter(Observer):
 
     @_page("histograms")
     def after_step(self, view: View) -> None:
-        """Write histograms of parameters and gradients where they are due."""
+        """Write histograms of parameters and gradients every `every` steps, and at the first."""
         if view.step % self.every and view.step != 1:
             return
         file = self._file()
@@ -124,26 +108,23 @@ class VisualDLWriter(Observer):
 
     @_page("text")
     def text(self, tag: str, text: str, step: int = 0) -> None:
-        """Write a text under a tag. Lines that are not indented become items with dots between."""
-        # It shows a text as one paragraph, without line breaks.
+        """Write a text under a tag, with dots between lines that are not indented."""
+        # The page shows a text as one paragraph, without line breaks.
         paragraph = re.sub(r"\n(?=\w)", " · ", encodable(text.strip()))
         self._file().add_text(_tag(tag), paragraph, step)
 
     @_page("images")
     def images(self, tag: str, images: np.ndarray) -> None:
-        """Write images, uint8 [N, H, W], between which a slider chooses."""
+        """Write images, uint8 [N, H, W], with a slider to choose one."""
         for number, image in enumerate(images):
-            # Grey as three colours: VisualDL passes one channel to Pillow as [H, W, 1], which
-            # refuses it.
+            # Three channels: VisualDL passes one to Pillow as [H, W, 1], which Pillow refuses.
             colours = np.repeat(image[:, :, None], 3, axis=2)
             self._file().add_image(_tag(tag), colours, number)
 
     @_page("figures")
     def figures(self, figures: Mapping[str, np.ndarray], step: int) -> None:
-        """Write drawn figures by name: their pixels, uint8 [H, W, 3].
-
-        `add_figure` would ask pyplot, which may look for a display.
-        """
+        """Write figures by name, as pixels: uint8 [H, W, 3]."""
+        # Not `add_figure`, which uses pyplot, and that may look for a display.
         for name, pixels in figures.items():
             self._file().add_image(_tag(f"figures/{name}"), pixels, step)
 
@@ -156,10 +137,10 @@ class VisualDLWriter(Observer):
         Their tags are "precision and recall/NOUN LABEL" and "roc/NOUN LABEL".
         labels: int [N]. probabilities: [N, classes]. noun: what a class is called.
         """
-        # `add_pr_curve` and `add_roc_curve` ask for `np.float`, and divide by wrong counts.
-        from visualdl.component import base_component  # here, for it is slow to import
+        # `add_pr_curve` and `add_roc_curve` need `np.float`, and divide by wrong counts.
+        from visualdl.component import base_component  # here: it is slow to import
 
-        now = round(1000 * time.time())
+        now, file = round(1000 * time.time()), self._file()._get_file_writer()
         for label in np.unique(labels):
             name, is_class = f"{noun} {label}", labels == label
             levels = np.floor(probabilities[:, label] * (THRESHOLDS - 1))
@@ -171,12 +152,10 @@ class VisualDLWriter(Observer):
             recall = (tp / (tp + fn)).tolist()
             false_positive_rate = (fp / np.maximum(fp + tn, 1)).tolist()
             counts = [values.tolist() for values in (tp, fp, tn, fn)]
-            for tag, record, values in (
-                ("precision and recall", base_component.pr_curve_raw, (precision, recall)),
-                ("roc", base_component.roc_curve_raw, (recall, false_positive_rate)),
-            ):
-                curve = record(f"{tag}/{name}", *counts, *values, step, now)
-                self._file()._get_file_writer().add_record(curve)
+            pr_curve = (f"precision and recall/{name}", *counts, precision, recall, step, now)
+            roc_curve = (f"roc/{name}", *counts, recall, false_positive_rate, step, now)
+            file.add_record(base_component.pr_curve_raw(*pr_curve))
+            file.add_record(base_component.roc_curve_raw(*roc_curve))
 
     @_page("embeddings")
     def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "class") -> None:
@@ -184,22 +163,17 @@ class VisualDLWriter(Observer):
 
         labels: int [N], by which the page colours them. noun: what a class is called.
         """
-        # The page is too slow for 1,000 rows of 980 numbers, and with one column of names it waits
-        # for ever.
+        # The page is too slow with 1,000 rows of 980 numbers, and hangs with one column of names.
         centred = features - features.mean(axis=0)
         _, _, directions = np.linalg.svd(centred, full_matrices=False)
         names = [[str(label) for label in labels], [f"image {n}" for n in range(len(labels))]]
-        self._file().add_embeddings(
-            "features",
-            centred @ directions[:DIRECTIONS].T,
-            names,
-            metadata_header=[noun, "image"],
-        )
+        reduced = centred @ directions[:DIRECTIONS].T
+        self._file().add_embeddings("features", reduced, names, metadata_header=[noun, "image"])
 
     @_page("hparams")
     def hparams(self, config: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
         """Write the settings and results of this run, a row of the page that compares runs."""
-        # It accepts neither bools nor lists, and leaves None out, so that rows would not line up.
+        # VisualDL accepts neither bools nor lists, and drops None, so that rows do not line up.
         plain = {
             name: value if type(value) in (int, float) else encodable(str(value))
             for name, value in config.items()
@@ -211,19 +185,16 @@ class VisualDLWriter(Observer):
 
     @_page("graph")
     def graph(
-        self,
-        build: Callable[[], Any],
-        input_shape: Sequence[Optional[int]],
-        step: int = 0,
+        self, build: Callable[[], Any], input_shape: Sequence[Optional[int]], step: int = 0
     ) -> None:
-        """Write the graph of a net's layers, and a note of where VisualDL shows it.
+        """Write the graph of a net's layers, and a note that says where VisualDL shows it.
 
         build: returns the net, a `paddle.nn.Layer`; a class or function at the top level of its
             module, since another process calls it. input_shape: of a batch; None is a free size.
         step: of the note.
         """
-        # add_graph reads a `.pdmodel`, which Paddle 3 writes only with its new intermediate
-        # representation switched off, for a whole process.
+        # `add_graph` reads a `.pdmodel`. Paddle 3 only writes one in a process whose new
+        # intermediate representation is switched off.
         folder = str(self.folder / "graph")
         net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)))
         process = subprocess.run(
@@ -247,12 +218,12 @@ class VisualDLWriter(Observer):
         """Return the `visualdl.LogWriter` of a split."""
         if split not in self._files:
             with usable_home():
-                from visualdl import LogWriter  # here, for it is slow to import
+                from visualdl import LogWriter  # here: it is slow to import
 
-            # No display name: VisualDL mixes up runs that have the same one.
+            # No display name: VisualDL mixes up runs with the same one.
             file = self._files[split] = LogWriter(logdir=str(self.folder / split))
             writer = file._get_file_writer()
-            # The page of settings names a run after a hash of this path, as UTF-8.
+            # The page of settings hashes this path as UTF-8 to name a run.
             writer._file_name = encodable(writer._file_name)
             # Write here, not in VisualDL's thread, which prints errors and leaves a torn file.
             thread, writer._async_writer = writer._async_writer, writer._async_writer._record_writer
@@ -260,14 +231,8 @@ class VisualDLWriter(Observer):
         return self._files[split]
 
 
-def require_pages(pages: Collection[str]) -> None:
-    """Raise DeviceError where Paddle 2 breaks what images need (`zlib_is_broken`)."""
-    if not {"images", "figures"}.isdisjoint(pages):
-        require_zlib("images and figures on the dashboard")
-
-
 def _tag(tag: str) -> str:
-    """Return a tag without per cent signs, which VisualDL refuses."""
+    """Replace per cent signs, which VisualDL refuses."""
     return tag.replace("%", "percent")
 
 

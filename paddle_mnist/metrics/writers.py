@@ -1,6 +1,6 @@
-"""Writers that hold, hand on or store metrics; `console` and `visualdl` show them.
+"""Keep metrics, pass them to several writers, and store them in `metrics.jsonl`.
 
-`metrics.jsonl`, the history of a run, is written, cut back on a resume, and thinned for curves.
+`console` and `visualdl` show them.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paddle_mnist.interfaces import Writer
@@ -18,7 +18,7 @@ from paddle_mnist.system.files import Journal, write_atomically
 
 log = logging.getLogger("paddle_mnist")
 
-LEARNING_RATE = "train/lr"  # which every line of a training has
+LEARNING_RATE = "train/lr"  # in every line of the training
 
 
 class NewestMetrics(Writer):
@@ -32,7 +32,7 @@ class NewestMetrics(Writer):
 
 
 class ManyWriters(Writer):
-    """Passes every call on to several writers, in order, with copies that each may change."""
+    """Passes every call to several writers, in order, with a copy that each may change."""
 
     def __init__(self, writers: Sequence[Writer]):
         self.writers = writers
@@ -42,20 +42,19 @@ class ManyWriters(Writer):
             writer.write(copy.deepcopy(state), dict(values))
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # each, whatever happens to the others
+        with contextlib.ExitStack() as stack:  # closes all, even if one raises
             for writer in reversed(self.writers):
                 stack.callback(writer.close)
 
 
 class JsonlWriter:
-    """Writes `metrics.jsonl`: an object a line, {"step", "epoch", "tag", "value", "time"}.
+    """Writes `metrics.jsonl`, one object per line: {"step", "epoch", "tag", "value", "time"}.
 
-    epoch is 0-based, time in seconds since 1970, value null where it is not finite. Speeds are left
-    out: they differ each time, and except for `time`, the file of a resumed run equals that of an
-    unbroken one. Lines that a full disk does not take are written later; `close` raises OutputError
-    if they could not be.
+    epoch is 0-based, time in seconds since 1970, value null if it is not finite. Speeds are left
+    out, so that the file of a resumed run equals that of an uninterrupted one, except for `time`.
+    When the disk is full, lines are written later; `close` raises OutputError if that failed.
 
-    `lines` counts the file's lines, with those that it had before.
+    `lines` counts the lines of the file, including those of earlier starts.
     """
 
     def __init__(self, path: Path):
@@ -83,11 +82,9 @@ class JsonlWriter:
 
 
 def cut_jsonl(path: Path, state: TrainState, count: int) -> None:
-    """Remove the lines of `metrics.jsonl` that a training which resumes from `state` writes again.
+    """Remove the lines of `metrics.jsonl` that a run resuming from `state` writes again.
 
-    Incomplete lines are removed too.
-
-    count: lines of the file when the state was saved.
+    Removes incomplete lines, too. count: lines of the file when the state was saved.
     """
     if not path.exists():
         return
@@ -104,32 +101,13 @@ def cut_jsonl(path: Path, state: TrainState, count: int) -> None:
 
 
 def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
-    """Return whether a line, written before the state was saved, is written again on resuming.
+    """Return whether a line that was written before the state was saved is written again.
 
-    A training that is interrupted while it writes the metrics of its newest step, or of the
-    evaluation after it, writes all of them again.
+    If a run is interrupted while it writes the metrics of its newest step, or of the evaluation
+    after it, it writes all of them again when it resumes.
     """
     if step != state.step or not state.position:
         return False
     totals = state.running_sums.totals
     train_tags = {LEARNING_RATE, *(f"train/{name}" for name in totals)} if totals else ()
     return tag in state.metrics or tag in train_tags
-
-
-def short_intervals(steps: Iterable[int], start: int = 0) -> set[int]:
-    """Return the steps of a training's lines that cover at most half as many as the last one.
-
-    The metrics of a line are averages since the line before, and the end of an epoch divides the
-    steps between two lines: into 94 and 6, for example. Beside averages over many steps, one over
-    few looks like a leap of the metric where there is none.
-
-    steps: of the lines, in order. start: the step at which the first of them begins.
-    """
-    short: set[int] = set()
-    last, previous_interval = start, 0
-    for step in steps:
-        interval = step - last
-        if 2 * interval <= previous_interval:
-            short.add(step)
-        last, previous_interval = step, interval
-    return short

@@ -1,11 +1,11 @@
 """Read what a training has logged."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.metrics.writers import LEARNING_RATE, short_intervals
+from paddle_mnist.metrics.writers import LEARNING_RATE
 
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
 
@@ -41,6 +41,25 @@ def curve(history: History, tag: str) -> tuple[list[int], list[float]]:
     short = short_intervals(series(history, LEARNING_RATE)[0])
     points = [(step, value) for step, value in zip(steps, values) if step not in short]
     return [step for step, _ in points], [value for _, value in points]
+
+
+def short_intervals(steps: Iterable[int]) -> set[int]:
+    """Return the log lines, by step, that cover at most half as many steps as the line before.
+
+    The metrics of a line are averages since the line before, and the end of an epoch divides the
+    steps between two lines, for example into 94 and 6. An average over few steps is noisier, and
+    looks like a jump of the metric.
+
+    steps: of the lines, in order.
+    """
+    short: set[int] = set()
+    last, previous_interval = 0, 0
+    for step in steps:
+        interval = step - last
+        if 2 * interval <= previous_interval:
+            short.add(step)
+        last, previous_interval = step, interval
+    return short
 
 
 def metric_tags(history: History) -> dict[str, list[str]]:

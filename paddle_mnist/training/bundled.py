@@ -16,12 +16,14 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
 from paddle_mnist.plots.figure import FIGURES, files_of
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.training.callbacks import Callback, FitResult, Training, is_rehearsal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from tqdm import tqdm
 
-    from paddle_mnist.metrics.console import BarWriter, LogWriter
+    from paddle_mnist.metrics.console import LogWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.monitor.profiler import Profile as StepProfile
     from paddle_mnist.monitor.profiler import Profiler
@@ -160,34 +162,34 @@ class Console(Callback, Options):
 
     every: Count = option(100, "steps between log lines", flat="log_every")
     _lines: "Optional[LogWriter]" = field(default=None, init=False, repr=False)
-    _bar: "Optional[BarWriter]" = field(default=None, init=False, repr=False)
+    _bar: "Optional[tqdm[Any]]" = field(default=None, init=False, repr=False)
 
     @property
     def log_every(self) -> int:  # type: ignore[override]  # the base class has a plain attribute
         return self.every
 
     def before_first_step(self, training: Training) -> None:
-        from paddle_mnist.metrics.console import BarWriter, LogWriter
+        from paddle_mnist.metrics.console import LogWriter, progress_bar
 
         if training.world.is_main_process:
             self._lines = LogWriter(training.arguments.epochs, training.steps)
-            self._bar = BarWriter(training.steps)
-            self._bar.advance(training.state.step)
+            self._bar = progress_bar(training.state.step, training.steps)
 
     def after_step(self, view: View) -> None:
-        if self._bar:
-            self._bar.advance(view.step)
+        if self._bar is not None:
+            self._bar.update(view.step - self._bar.n)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        if self._lines and self._bar:
+        if self._lines and self._bar is not None:
             self._lines.write(state, values)
-            self._bar.write(state, values)
+            if "train/loss" in values:
+                self._bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
 
     def after_last_step(self, training: Training) -> None:
         self.close()
 
     def close(self) -> None:
-        if self._bar:
+        if self._bar is not None:
             self._bar.close()
         self._lines = self._bar = None
 
@@ -246,14 +248,12 @@ class VisualDL(Callback, Options):
                 pages,
                 every,
                 ("train", *training.evaluator.datasets),
-                training.state.step,
             )
         return self._board
 
     def check_training(self, training: Training) -> None:
-        from paddle_mnist.metrics.visualdl import require_pages
-
-        require_pages(self.pages)
+        if not {"images", "figures"}.isdisjoint(self.pages):
+            require_zlib("images and figures on the dashboard")
 
     def before_training(self, training: Training) -> None:
         from paddle_mnist.metrics.visualdl import ABOUT
