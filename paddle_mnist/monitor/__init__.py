@@ -1,1 +1,1 @@
-"""Looks into a net while it trains: its layers and gradients, what is wrong, where time goes."""
+"""Inspect a net while it trains: statistics of layers and gradients, diagnosis, profiling."""

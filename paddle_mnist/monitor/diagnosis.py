@@ -1,4 +1,4 @@
-"""Diagnoses a net from figures of its layers and gradients, and explains it in words."""
+"""Diagnose a net from statistics of its layers and gradients, and explain it in words."""
 
 import math
 from collections import Counter
@@ -9,8 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 # A layer's output is too large if its root mean square is above this. In a net that trains well on
-# inputs in 0..1 the largest is 7; drawn from U(-1, 1), the tutorial's weights give about 150 at
-# once.
+# inputs in 0..1, the largest is 7; the tutorial's weights, drawn from U(-1, 1), start at about 150.
 TOO_LARGE = 50.0
 GO_BACK = "Resume from the last checkpoint before this step with a lower learning rate."
 START_AGAIN = "Start again with smaller initial weights or a lower learning rate."
@@ -21,7 +20,7 @@ PATIENCE = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong in a layer or parameter, with the step at which it was first seen.
+    """A problem of a layer or parameter, with the step at which it was first seen.
 
     kind: "not finite", "exploding", "dead channels", "dead layer", "same answer" or "no gradient".
     """
@@ -38,7 +37,7 @@ class Finding:
 class Diagnosis:
     """Collects findings and reports each kind at each place once.
 
-    Dead channels are reported again when there are twice as many.
+    Dead channels are reported again when their number has doubled.
 
     on_finding: called with each finding.
     patience: passes in a row before a channel, layer or gradient counts as dead.
@@ -137,7 +136,7 @@ class Diagnosis:
 
     def _report(self, step: int, place: str, kind: str, message: str, magnitude: int = 0) -> None:
         """Report a finding, unless the same was reported before with the same magnitude."""
-        # NaN and infinity spread to all layers after the first, so only the first is reported.
+        # NaN and infinity spread from one layer to all later ones: report only the first.
         key = kind if kind == "not finite" else (place, kind, magnitude)
         if key not in self._reported:
             self._reported.add(key)

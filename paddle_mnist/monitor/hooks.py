@@ -1,4 +1,4 @@
-"""Forward hooks that read what a model's layers compute, and are removed afterwards."""
+"""Read the outputs of a model's layers with forward hooks, and remove the hooks afterwards."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -85,9 +85,9 @@ def outputs_of(
 class ForwardPasses:
     """Counts the forward passes of a model and opens a context around those that are due.
 
-    Training passes are counted from 1 on top of `start`, so that a pass has the number of its
-    step; an evaluation pass has the number of the training pass before it. In a training that calls
-    `begin_step`, a step may take several passes, of which only the first is considered.
+    The first training pass has the number `start` + 1, so that a pass has the number of its step;
+    an evaluation pass has the number of the training pass before it. If `begin_step` is called, a
+    step may take several passes, and only its first one is counted.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ForwardPasses:
         ]
 
     def begin_step(self, steps_done: int) -> None:
-        """Take the passes from here on, up to the next call, for those of one step."""
+        """Count the passes up to the next call as one step."""
         self.number, self._counts_passes, self._is_first = steps_done, False, True
 
     @read_only

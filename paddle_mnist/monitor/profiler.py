@@ -1,4 +1,4 @@
-"""Measures where the time of a training step goes: a table, and a trace of `paddle.profiler`."""
+"""Measure where the time of a training step goes: a table, and a trace of `paddle.profiler`."""
 
 import contextlib
 import io
@@ -22,35 +22,37 @@ PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "s
 
 
 class Profiler:
-    """Base class of what the training loop tells its phases; by itself it measures nothing."""
+    """Base class of profilers, which the training loop calls; by itself it measures nothing."""
 
     def before_epoch(self) -> None:
-        """Exclude the time since the last step, which an evaluation may have taken."""
+        """Exclude the time since the last step, such as that of an evaluation."""
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Within the context, count the time for this one of `PARTS`."""
+        """Within the context, count the time for one of `PARTS`."""
         return contextlib.nullcontext()
 
     def after_step(self) -> None:
         """End a step; the time until the next forward pass is the reader's."""
 
 
-class Profile(Profiler):
+class StepProfiler(Profiler):
     """Measures some steps of this process, after the first ten, and writes the results.
 
     `steps.md`, also logged: milliseconds per step, and share, of each part, and of the time between
     them. `trace.json`: every operator, for chrome://tracing or Perfetto. `operators.txt`: Paddle's
-    own tables. Steps take longer while Paddle traces them, so the table is measured before, over as
-    many steps. On a GPU the table shows the time of the host, which runs ahead of the device.
+    own tables. Tracing slows steps down, so the table is measured before, over as many steps. On a
+    GPU the table shows the time of the host, which runs ahead of the device.
+
+    If the files cannot be written, training continues with a warning.
     """
 
     def __init__(self, folder: Path, steps: int):
-        """folder: where the files go. steps: how many are measured; as many again are traced."""
+        """folder: of the files. steps: how many to measure; as many again are traced."""
         self.folder, self.steps = folder, steps
         self._seconds: dict[str, float] = defaultdict(float)
         self._steps_done = -WARM_UP
         self._tracer: Optional[profiler.Profiler] = None
-        self._failure: Optional[OutputError] = None
+        self._table = ""
         self._event: Optional[profiler.RecordEvent] = None
         self._start = self._step_end = time.perf_counter()
 
@@ -81,26 +83,20 @@ class Profile(Profiler):
             self._seconds.clear()
             self._start = self._step_end
         elif self._steps_done == self.steps:
-            self._write_table()
-            if not self._failure:
-                self._start_tracing()
+            self._make_table()
+            self._start_tracing()
         elif self._steps_done == 2 * self.steps:
             self._stop_tracing()
         self._step_end = time.perf_counter()
         self._begin_event("reader")
 
     def close(self) -> None:
-        """Write the trace at the end of a training, or warn that it was too short.
-
-        Raises OutputError if a file could not be written.
-        """
+        """Write the files if that is still to be done, or warn that the run was too short."""
         self._stop_tracing()
-        if self._failure:
-            raise self._failure
         if self._steps_done < self.steps:
             log.warning(
-                "the training ended before step %d of this start, so there is no profile; "
-                "expected a longer one, or fewer steps of profile",
+                "training ended before step %d of this start, so there is no profile; "
+                "train longer, or profile fewer steps",
                 WARM_UP + self.steps,
             )
 
@@ -110,20 +106,11 @@ class Profile(Profiler):
             tracer, self._tracer = self._tracer, None
             tracer.stop()
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Log an OutputError and keep it for `close`: a full disk must not end the training."""
-        try:
-            yield
-        except OutputError as error:
-            self._failure = error
-            log.warning("no profile; training continues: %s", error)
-
     def _start_tracing(self) -> None:
         targets = [profiler.ProfilerTarget.CPU]
         if paddle.device.get_device().startswith("gpu"):
             targets.append(profiler.ProfilerTarget.GPU)
-        self._tracer = profiler.Profiler(targets=targets, on_trace_ready=self._write_trace)
+        self._tracer = profiler.Profiler(targets=targets, on_trace_ready=self._write)
         self._tracer.start()
 
     def _begin_event(self, name: str) -> None:
@@ -136,7 +123,7 @@ class Profile(Profiler):
             self._event.end()
             self._event = None
 
-    def _write_table(self) -> None:
+    def _make_table(self) -> None:
         total = self._step_end - self._start
         seconds = {name: self._seconds[name] for name in PARTS}
         seconds["between them"] = total - sum(seconds.values())
@@ -144,19 +131,20 @@ class Profile(Profiler):
         rows = ["| part | ms a step | share |", "|---|---|---|"]
         for name, value in seconds.items():
             rows.append(f"| {name} | {1000 * value / self.steps:.3f} | {value / total:.1%} |")
-        table = "\n".join(rows)
-        log.info("where the time of %d steps went:\n%s", self.steps, table)
-        with self._writing():
-            make_folder(self.folder)
-            write_atomically(self.folder / "steps.md", f"{table}\n".encode())
+        self._table = "\n".join(rows)
+        log.info("where the time of %d steps went:\n%s", self.steps, self._table)
 
-    def _write_trace(self, tracer: profiler.Profiler) -> None:
+    def _write(self, tracer: profiler.Profiler) -> None:
         tables = io.StringIO()
         with contextlib.redirect_stdout(tables):
             tracer.summary(time_unit="ms")
-        with self._writing():
+        try:
+            make_folder(self.folder)
+            write_atomically(self.folder / "steps.md", f"{self._table}\n".encode())
+            write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
             with writing(self.folder):
                 tracer.export(str(self.folder / "trace.json"), format="json")
                 (self.folder / "trace.json").stat()  # Paddle raises nothing if it cannot write it
-            write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
             log.info("trace and operators of %d steps: %s", self.steps, self.folder)
+        except OutputError as error:
+            log.warning("no profile; training continues: %s", error)

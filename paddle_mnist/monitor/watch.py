@@ -1,6 +1,6 @@
-"""Statistics of a model's layers, parameters and gradients while it runs.
+"""Record statistics of a model's layers, parameters and gradients while it runs.
 
-Their histograms on the dashboard are in `paddle_mnist.metrics.visualdl`.
+`paddle_mnist.metrics.visualdl` writes their histograms.
 """
 
 import contextlib
@@ -49,21 +49,20 @@ class LayerWatch(Observer):
 
     watch/LAYER/mean, std, min, max: of the layer's output.
     watch/LAYER/zeros: the share of exact zeros in it.
-    watch/LAYER/nonfinite: how many of its elements are NaN or infinite; the figures above are then
-        left out.
-    watch/LAYER/dead: how many channels (the second axis) are all zero in this batch.
+    watch/LAYER/nonfinite: the number of NaN and infinite elements in it; if there are any, the
+        values above are left out.
+    watch/LAYER/dead: the number of channels (the second axis) that are all zero in this batch.
     watch/PARAMETER/norm, gradient_norm: Euclidean.
-    watch/PARAMETER/update_ratio: the norm of the step's change over that of the parameter.
+    watch/PARAMETER/update_ratio: the norm of the step's update over that of the parameter.
 
-    A layer that is called again in one pass has its further outputs as LAYER:2, LAYER:3.
-    `shapes` and `dtypes` hold those of the outputs, by layer. `findings` holds what is wrong, each
-    problem once (`paddle_mnist.monitor.diagnosis`). Works in training, in evaluation (then without
-    gradients and updates), and on a model that was loaded. `remove()`, or leaving a `with` block,
-    ends it.
+    If a layer is called several times in one pass, its later outputs are LAYER:2, LAYER:3.
+    `shapes` and `dtypes` hold those of the outputs, by layer. `findings` holds each problem once
+    (`paddle_mnist.monitor.diagnosis`). Works in training, in evaluation (without gradients and
+    updates), and with a loaded model. `remove()`, or leaving a `with` block, ends it.
 
-    If it is an observer of a `Trainer`, its statistics are logged with all other metrics, those of
-    an evaluation as valid/watch/LAYER/.... Where several processes share a batch, outputs are those
-    of this process's first shard; gradients are the whole batch's.
+    As an observer of a `Trainer`, it logs its statistics with all other metrics, those of an
+    evaluation as valid/watch/LAYER/.... If several processes share a batch, it sees the outputs of
+    this process's first shard, and the gradients of the whole batch.
     """
 
     def __init__(
@@ -80,12 +79,13 @@ class LayerWatch(Observer):
     ):
         """Watch the first pass and every N-th, counted for training and evaluation separately.
 
-        what: which of "outputs", "parameters" and "gradients" to watch.
+        what: any of "outputs", "parameters" and "gradients".
         every: N.
-        layers: names of layers, those inside them included; by default all that contain no others.
-        on_finding: called with each finding; by default it is logged as a warning.
+        layers: names of layers, which include those inside them; by default all that contain no
+            others.
+        on_finding: called with each finding; by default it logs a warning.
         train_only: do not watch evaluations.
-        start: steps trained before, in a training that is resumed.
+        start: the number of steps before, in a resumed run.
         patience: watched passes in a row with only zeros before a channel, layer or gradient is
             reported.
 
@@ -95,7 +95,7 @@ class LayerWatch(Observer):
         for name in self.what - set(WHAT):
             raise ConfigError(unknown_name("watch", name, WHAT))
         if every < 1:
-            raise ConfigError(f"watch looks every {every} passes; expected at least 1")
+            raise ConfigError(f"watch: every is {every}; expected at least 1")
         self._layers = leaf_layers(model)
         self._parameters = dict(model.named_parameters())
         if layers is not None:
@@ -121,17 +121,17 @@ class LayerWatch(Observer):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The statistics of the newest watched pass, by tag, as far as they are known."""
+        """The statistics of the newest watched pass that are known by now, by tag."""
         values = {**self._values, **dict(self._parameter_statistics())}
         return {tag: value for tag, value in values.items() if math.isfinite(value)}
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings so far, in order; for gradients, up to the previous step."""
+        """The findings so far, in order; those of gradients up to the previous step."""
         return list(self._diagnosis.findings)
 
     def remove(self) -> None:
-        """Stop watching; values and findings stay."""
+        """Stop watching, and keep the values and findings."""
         self._finish_step()
         self._passes.remove()
 
@@ -199,32 +199,32 @@ class LayerWatch(Observer):
     def _record_output(
         self, number: int, name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor
     ) -> None:
-        """Record the figures of one output, with NumPy: on CPUs much faster than Paddle."""
+        """Record the statistics of an output, with NumPy: on CPUs much faster than Paddle."""
         self._calls[name] += 1
         if self._calls[name] > 1:
             name = f"{name}:{self._calls[name]}"
         self.shapes[name], self.dtypes[name] = list(output.shape), str(output.dtype)
         values = _as_float32(output)
-        with np.errstate(all="ignore"):  # values that are not finite are reported below
-            figures = {
+        with np.errstate(all="ignore"):  # NaN and infinity are reported below
+            statistics = {
                 "mean": float(values.mean()),
                 "std": float(values.std()),
                 "min": float(values.min()),
                 "max": float(values.max()),
                 "zeros": 1 - np.count_nonzero(values) / values.size,
             }
-        root_mean_square, nonfinite = math.hypot(figures["mean"], figures["std"]), 0
+        root_mean_square, nonfinite = math.hypot(statistics["mean"], statistics["std"]), 0
         # Both minimum and maximum are NaN if any value is.
-        if not math.isfinite(figures["min"] + figures["max"]):
-            nonfinite, figures = int(values.size - np.isfinite(values).sum()), {}
+        if not math.isfinite(statistics["min"] + statistics["max"]):
+            nonfinite, statistics = int(values.size - np.isfinite(values).sum()), {}
         dead = _zero_channels(values)
-        figures |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
-        self._values |= {f"watch/{name}/{figure}": value for figure, value in figures.items()}
+        statistics |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
+        self._values |= {f"watch/{name}/{tag}": value for tag, value in statistics.items()}
         layer_input = first_tensor(inputs)
         self._diagnosis.check_output(number, name, layer, root_mean_square, nonfinite, layer_input)
-        # Only a layer without parameters that maps channels one to one, such as a ReLU, can be the
-        # one that killed a channel; and only if its input was not zero there already, as that of a
-        # pooling layer after it is, or the border of images.
+        # Only a layer without parameters that maps channels one to one, such as a ReLU, can kill a
+        # channel, and only if its input is not zero already, as it is in a pooling layer behind the
+        # ReLU or at the border of images.
         is_plain = not layer.parameters() and not layer.sublayers()
         if layer_input is not None and is_plain and layer_input.shape[1:2] == output.shape[1:2]:
             killed_here = dead & ~_zero_channels(_as_float32(layer_input))
@@ -236,7 +236,7 @@ class LayerWatch(Observer):
             self._diagnosis.check_outputs(number, _as_float32(model_input), _as_float32(outputs))
 
     def _finish_step(self) -> None:
-        """Record what the watched step did to the parameters, and remove the gradient hooks."""
+        """Record how the watched step changed the parameters, and remove the gradient hooks."""
         if self._unfinished_step is None:
             return
         number, self._unfinished_step = self._unfinished_step, None
@@ -248,7 +248,7 @@ class LayerWatch(Observer):
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
     def _parameter_statistics(self) -> Iterator[tuple[str, float]]:
-        """Yield the statistics of the watched step's parameters that are known by now."""
+        """Yield those statistics of the watched step's parameters that are known by now."""
         for name, previous in self._previous_weights.items():
             norm = float(_norm(previous))
             change = float(_norm(self._parameters[name] - previous))

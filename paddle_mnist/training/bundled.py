@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from paddle_mnist.metrics.console import LogWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
-    from paddle_mnist.monitor.profiler import Profile as StepProfile
-    from paddle_mnist.monitor.profiler import Profiler
+    from paddle_mnist.monitor.profiler import Profiler, StepProfiler
     from paddle_mnist.monitor.watch import LayerWatch
 
 
@@ -122,26 +121,24 @@ class Profile(Callback, Options):
         flat="profile",
         bare="20",
     )
-    _profile: "Optional[StepProfile]" = field(default=None, init=False, repr=False)
+    _profiler: "Optional[StepProfiler]" = field(default=None, init=False, repr=False)
 
     def before_first_step(self, training: Training) -> None:
-        from paddle_mnist.monitor.profiler import Profile as StepProfile
+        from paddle_mnist.monitor.profiler import StepProfiler
 
         if self.steps and training.world.is_main_process:
-            self._profile = StepProfile(training.run.profile, self.steps)
+            self._profiler = StepProfiler(training.run.profile, self.steps)
 
     def profiler(self) -> "Optional[Profiler]":
-        return self._profile
+        return self._profiler
 
     def after_last_step(self, training: Training) -> None:
-        profile, self._profile = self._profile, None
-        if profile:
-            profile.close()
+        self.close()
 
     def close(self) -> None:
-        if self._profile:
-            self._profile.close()
-        self._profile = None
+        profiler, self._profiler = self._profiler, None
+        if profiler:
+            profiler.close()
 
 
 log = logging.getLogger("paddle_mnist")

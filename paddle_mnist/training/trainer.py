@@ -71,7 +71,8 @@ class Trainer:
         nothing is evaluated, every epoch is saved to `save_path`, and log lines go to the console.
     observers: called after every step and every epoch; they may ask to stop
         (`paddle_mnist.interfaces.Observer`).
-    profile: measures the time of each phase of a step (`paddle_mnist.monitor.profiler.Profile`).
+    profile: measures the time of each phase of a step
+        (`paddle_mnist.monitor.profiler.StepProfiler`).
     state: where the first `train` resumes, possibly inside an epoch; by default every `train`
         begins with a new epoch.
     log_every: steps between log lines.

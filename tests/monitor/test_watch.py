@@ -115,7 +115,7 @@ def test_watch_wrong_options_raises(model):
     for options, message in (
         ({"what": ["output"]}, "'outputs'"),
         ({"layers": ["conv3"]}, "'conv3'"),
-        ({"every": 0}, "every 0"),
+        ({"every": 0}, "every is 0"),
     ):
         with pytest.raises(ConfigError, match=message):
             watch(model, **options)
