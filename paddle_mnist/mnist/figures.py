@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paddle_mnist.mnist.arrays import DIGIT_CLASSES, Classes
-from paddle_mnist.plots.curves import HealthPanel
 from paddle_mnist.plots.figure import WIDTH, literal, missing_characters, new_figure
 
 if TYPE_CHECKING:
@@ -31,18 +30,6 @@ DIGIT_FIGURES = (
 COLUMNS = 10  # of channels
 # Distinct with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
 MAPS, SIGNED = "cividis", "PuOr"
-
-HEALTH = (
-    HealthPanel("zeros", "zeros (share)", ("relu1", "relu2"), limits=(0, 1)),
-    HealthPanel("std", "spread of outputs (std)", ("conv1", "conv2", "fc"), "log"),
-    HealthPanel("dead", "dead channels (of 20)", ("relu1", "relu2"), limits=(0, 1), grows=True),
-    HealthPanel(
-        "update_ratio",
-        "change a step / weights",
-        ("conv1.weight", "conv2.weight", "fc.weight"),
-        "log",
-    ),
-)
 
 
 def drawable(classes: Classes) -> Classes:

@@ -257,17 +257,14 @@ def figures_of(
     classes = figures.drawable(dataset.data.classes)
     counts, extent = evaluation.confusion_matrix, dataset.extent or ""
     valid = MnistDataset("valid", dataset.data, dataset.limit).extent
-    drawn = {
-        "curves": curves.curves(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
-        "learning_rate": curves.learning_rate(history),
+    return {
+        **curves.figures_of(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
         "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names, extent),
         "per_class": class_plots.per_class(counts, classes.noun, classes.names, extent),
         "kernels": figures.kernels(evaluated.model.conv1.weight.numpy()),
         "feature_maps": _feature_maps(evaluated, classes),
         "mistakes": _mistakes(evaluated, classes),
-        "health": curves.health(history, figures.HEALTH),
     }
-    return {name: figure for name, figure in drawn.items() if figure}
 
 
 def _feature_maps(evaluated: EvaluatedModel, classes: Classes) -> "Figure":

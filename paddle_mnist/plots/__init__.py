@@ -1,1 +1,1 @@
-"""Figures of any training, drawn without a display: from `metrics.jsonl`, counts and tables."""
+"""Draw figures of any run, without a display, from `metrics.jsonl` and confusion matrices."""

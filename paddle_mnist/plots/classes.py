@@ -1,4 +1,4 @@
-"""Figures of how a net classifies: the confusion matrix, and each class."""
+"""Draw how a net classifies: the confusion matrix and the accuracy of each class."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from paddle_mnist.plots.figure import BLUE, literal, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of the ticks below a figure, where they are names.
+# Options of the ticks below a figure, if they are names.
 SIDEWAYS: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
 
 
@@ -19,11 +19,11 @@ def confusion(
 ) -> "Figure":
     """Draw a confusion matrix.
 
-    The colours tell the mistakes apart; the right answers, many more, are left white.
+    Colours show the mistakes; the correct predictions, which are many more, stay white.
 
     counts: int [classes, classes]; row i, column j: samples of class i classified as j.
-    noun: what a class is called. names: of the classes; their numbers by default. extent: which
-        samples these are, for a second line of the title.
+    noun: for a class. names: of the classes; their numbers by default. extent: describes the
+        samples, in a second line of the title.
     """
     wrong = counts * (1 - np.eye(len(counts), dtype=int))
     labels = _labels(len(counts), names)
@@ -52,12 +52,12 @@ def confusion(
 
 
 def _labels(classes: int, names: Sequence[str]) -> list[str]:
-    """Return what ticks call the classes: their names, or their numbers."""
+    """Return the labels of the classes: their names, or their numbers."""
     return [literal(name) for name in names] or [str(number) for number in range(classes)]
 
 
 def _most_frequent(wrong: np.ndarray, total: int, labels: Sequence[str]) -> str:
-    """Say how many samples were misclassified, and which mistake is the most frequent."""
+    """Return a title with the number of misclassified samples and the most frequent mistake."""
     title = f"{wrong.sum():,} of {total:,} samples misclassified"
     if not wrong.any():
         return title
@@ -68,9 +68,9 @@ def _most_frequent(wrong: np.ndarray, total: int, labels: Sequence[str]) -> str:
 def per_class(
     counts: np.ndarray, noun: str = "class", names: Sequence[str] = (), extent: str = ""
 ) -> "Figure":
-    """Draw the share of each class that was classified rightly.
+    """Draw the accuracy of each class. Classes without samples have no bar.
 
-    Classes without samples have no bar. Arguments: see `confusion`.
+    Arguments: see `confusion`.
     """
     labels = _labels(len(counts), names)
     figure, ((axes,),) = new_figure(3.0)

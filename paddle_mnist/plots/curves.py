@@ -1,7 +1,6 @@
-"""Figures of a training over its steps, from its `metrics.jsonl`; and of several, compared."""
+"""Draw the metrics of a run over its steps, or compare several runs, from `metrics.jsonl`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Optional
 
 import numpy as np
@@ -22,12 +21,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def figures_of(history: History) -> dict[str, "Figure"]:
-    """Return the figures of a run of any net by name; see `FIGURES`."""
+# Statistics of layers and weights, by tag, with the label and the scale of the y axis.
+HEALTH = {
+    "zeros": ("zeros (share)", "linear"),
+    "std": ("spread of outputs (std)", "log"),
+    "dead": ("dead channels", "linear"),
+    "update_ratio": ("update of a step / weights", "log"),
+}
+
+
+def figures_of(
+    history: History, labels: Mapping[str, str] = {}, splits: Mapping[str, str] = {}
+) -> dict[str, "Figure"]:
+    """Return the figures of a run of any net by name; see `FIGURES`.
+
+    labels, splits: see `curves`.
+    """
     drawn = {
-        "curves": curves(history),
+        "curves": curves(history, labels, splits),
         "learning_rate": learning_rate(history),
-        "health": health(history, health_panels(history)),
+        "health": health(history),
     }
     return {name: figure for name, figure in drawn.items() if figure}
 
@@ -38,8 +51,7 @@ def curves(
     """Draw every metric over the steps, a panel for each, with a line for each split.
 
     The loss comes first. A panel's title gives the last evaluated values.
-    labels: of the y axes by the metrics' names, which they replace. splits: what the legend calls
-        splits, by their names.
+    labels: of the y axes, by metric, instead of its name. splits: names for the legend, by split.
     Returns None if nothing was logged.
     """
     metrics = metric_tags(history)
@@ -58,14 +70,14 @@ def curves(
             )
         axes.set(xlabel="step", ylabel=labels.get(name, literal(name)))
         axes.grid(alpha=0.3)
-        name_lines(axes, _at_the_end(name, tags, history))
+        name_lines(axes, _final_values(name, tags, history))
         if name == "loss":
             _scale_by_logarithm(axes)
     return figure
 
 
-def _at_the_end(name: str, tags: Sequence[str], history: History) -> str:
-    """Return a title with the last values, of the evaluated splits if there are any."""
+def _final_values(name: str, tags: Sequence[str], history: History) -> str:
+    """Return a title with the last values; those of the evaluated splits if there are any."""
     evaluated = [tag for tag in tags if not tag.startswith(f"{TRAIN}/")] or tags
     ends = ((tag.partition("/")[0], curve(history, tag)[1][-1:]) for tag in evaluated)
     values = ", ".join(f"{split} {last:.4g}" for split, values in ends for last in values)
@@ -89,79 +101,54 @@ def learning_rate(history: History) -> "Figure":
     return figure
 
 
-@dataclass(frozen=True)
-class HealthPanel:
-    """One panel of the figure of a net's health: what the watch measured in several layers.
-
-    tag: the last part of `watch/{layer}/{tag}`. label: of the y axis. layers: one line each.
-    scale: "linear" or "log". limits: of the y axis; None fits it to the values.
-    grows: whether the upper limit gives way to higher values.
-    """
-
-    tag: str
-    label: str
-    layers: Sequence[str]
-    scale: str = "linear"
-    limits: Optional[tuple[float, float]] = None
-    grows: bool = False
-
-
 def was_watched(history: History) -> bool:
-    """Return whether the run watched its net, without which there is no `health` to draw."""
-    return any(row["tag"].startswith("watch/") for row in history)
+    """Return whether the history has statistics of layers, which `health` draws."""
+    return bool(_watched_layers(history))
 
 
-def health_panels(history: History) -> list[HealthPanel]:
-    """Return the panels of the health of any net that was watched.
-
-    Of a net of many layers, five lines stand for all, from the first layer to the last. Zeros and
-    dead channels are drawn of the layers that had any.
-    """
-    layers: dict[str, list[str]] = {}  # and parameters, by what was measured of them
-    for row in history:
-        prefix, _, rest = row["tag"].partition("/")
-        layer, _, tag = rest.rpartition("/")
-        names = layers.setdefault(tag, [])
-        is_drawn = row["value"] if tag in ("zeros", "dead") else row["value"] is not None
-        if prefix == "watch" and is_drawn and layer not in names:
-            names.append(layer)
-    matrices = [name for name in layers.get("update_ratio", []) if not name.endswith("bias")]
-    panels = (
-        HealthPanel("zeros", "zeros (share)", layers.get("zeros", []), limits=(0, 1)),
-        HealthPanel("std", "spread of outputs (std)", layers.get("std", []), "log"),
-        HealthPanel("dead", "dead channels", layers.get("dead", []), limits=(0, 1), grows=True),
-        HealthPanel("update_ratio", "change a step / weights", matrices, "log"),
-    )
-    return [replace(panel, layers=_some(panel.layers)) for panel in panels if panel.layers]
-
-
-def _some(names: Sequence[str]) -> list[str]:
-    """Return as many names as there are colours, evenly spaced, the first and the last included."""
-    last, steps = len(names) - 1, len(COLOURS) - 1
-    if last <= steps:
-        return list(names)
-    return [names[round(number * last / steps)] for number in range(steps + 1)]
-
-
-def health(history: History, panels: Sequence[HealthPanel]) -> Optional["Figure"]:
-    """Draw what was measured of a net's layers over the steps.
+def health(history: History) -> Optional["Figure"]:
+    """Draw the statistics of a net's layers and weights over the steps, a panel for each of HEALTH.
 
     Returns None if the run was not watched.
     """
-    if not was_watched(history):
+    panels = _watched_layers(history)
+    if not panels:
         return None
     figure, all_axes = new_panels(2.8, len(panels))
-    for axes, panel in zip(all_axes, panels):
-        for layer, colour in zip(panel.layers, COLOURS):
-            steps, values = series(history, f"watch/{layer}/{panel.tag}")
+    for axes, (tag, layers) in zip(all_axes, panels.items()):
+        for layer, colour in zip(_evenly_spaced(layers, len(COLOURS)), COLOURS):
+            steps, values = series(history, f"watch/{layer}/{tag}")
             axes.plot(steps, values, color=colour, marker=".", markersize=4, label=layer)
-        axes.set(xlabel="step", ylabel=panel.label, yscale=panel.scale)
+        label, scale = HEALTH[tag]
+        axes.set(xlabel="step", ylabel=label, yscale=scale)
+        if scale == "linear":
+            axes.set_ylim(0, max(1, axes.get_ylim()[1]))
         axes.grid(alpha=0.3)
         name_lines(axes)
-        if panel.limits:
-            low, high = panel.limits
-            axes.set_ylim(low, max(high, axes.get_ylim()[1]) if panel.grows else high)
     return figure
+
+
+def _watched_layers(history: History) -> dict[str, list[str]]:
+    """Return the layers and weights with each statistic of HEALTH.
+
+    Layers without any zeros or dead channels are left out.
+    """
+    layers: dict[str, list[str]] = {tag: [] for tag in HEALTH}
+    for row in history:
+        split, _, name = row["tag"].partition("/")
+        layer, _, tag = name.rpartition("/")
+        is_drawn = row["value"] is not None and (row["value"] or tag not in ("zeros", "dead"))
+        is_bias = tag == "update_ratio" and layer.endswith("bias")
+        if split == "watch" and tag in HEALTH and is_drawn and not is_bias:
+            layers[tag] += [layer] if layer not in layers[tag] else []
+    return {tag: names for tag, names in layers.items() if names}
+
+
+def _evenly_spaced(names: Sequence[str], count: int) -> list[str]:
+    """Return at most `count` of the names, evenly spaced, with the first and the last."""
+    if len(names) <= count:
+        return list(names)
+    return [names[round(number * (len(names) - 1) / (count - 1))] for number in range(count)]
 
 
 def compare(
@@ -169,13 +156,13 @@ def compare(
     monitor: Optional[str] = None,
     labels: Mapping[str, str] = {},
 ) -> "Figure":
-    """Draw several runs over each other: a resumed one over the uninterrupted one, say.
+    """Draw several runs over each other, such as a resumed one over the uninterrupted one.
 
-    Two panels: the training's loss, and the metric `monitor`, or the first evaluated metric that
-    all runs have; without one there is no second. labels: of the y axes, by tag.
+    The panels are the training loss, and the metric `monitor`, or else the first evaluated metric
+    that all runs have, if any. labels: of the y axes, by tag.
 
-    Later ones are drawn dashed over earlier ones, so that equal curves show both. The title states
-    the largest difference between two runs.
+    Later runs are dashed, so that both are visible where curves coincide. With two runs, the titles
+    state the largest difference.
     """
     evaluated = evaluated_tag(list(histories.values()), monitor)
     tags = [f"{TRAIN}/loss", *([evaluated] if evaluated else [])]
@@ -187,7 +174,7 @@ def compare(
                 color=COLOURS[number % len(COLOURS)],
                 linestyle="-" if number == 0 else (number, (4, 4)),
                 linewidth=3.5 if number == 0 else 2,
-                # Matplotlib leaves names with an underscore in front out of the legend.
+                # Matplotlib leaves names that begin with an underscore out of the legend.
                 label=literal(f"./{name}" if name.startswith("_") else name),
             )
         axes.set(xlabel="step", ylabel=labels.get(tag, literal(tag)))

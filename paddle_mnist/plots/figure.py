@@ -1,7 +1,7 @@
-"""New figures, their colours and names, and how they are saved.
+"""Create figures, with their colours and names, and save them.
 
-Matplotlib is imported when it draws: that takes long, and most processes, such as the ranks of a
-distributed training, draw nothing.
+Matplotlib is only imported to draw: its import takes long, and most processes, such as the ranks of
+a distributed run, draw nothing.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-KINDS = ("png", "svg")  # each figure is a file of each
-FIGURES = ("curves", "learning_rate", "health")  # of any run; the last if it was watched
+KINDS = ("png", "svg")  # each figure is saved as both
+FIGURES = ("curves", "learning_rate", "health")  # of any run; the last only if it was watched
 COMPARED = "compare"  # several runs in one figure
 
-# Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
+# Okabe & Ito, "Color Universal Design", 2008: distinct with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY)
 WIDTH = 7.0  # inches
-SHOWN_DPI = 120  # at which a figure is as wide as a README shows it
-SAVED_DPI = 2 * SHOWN_DPI  # for print, and for screens of high resolution
+SHOWN_DPI = 120  # for the width at which a README shows a figure
+SAVED_DPI = 2 * SHOWN_DPI  # for print, and for high-resolution screens
 
 
 def files_of(names: Sequence[str]) -> tuple[str, ...]:
@@ -48,10 +48,10 @@ COMPARED_FILES = files_of([COMPARED])
 
 
 def import_matplotlib() -> None:
-    """Import Matplotlib without what its first import logs about fonts.
+    """Import Matplotlib without the log lines about fonts of its first import.
 
-    A backend that the environment names, as Jupyter does for what it starts, is not needed here,
-    and may not be installed. Where it is, it stays the one of the caller's pyplot.
+    The backend that MPLBACKEND names is not needed here and may not be installed, for example in a
+    process that Jupyter started. If it is installed, the caller's pyplot still uses it.
     """
     if "matplotlib.font_manager" in sys.modules:
         return
@@ -93,7 +93,7 @@ def new_panels(height: float, count: int) -> tuple["Figure", list["Axes"]]:
 
 
 def name_lines(axes: "Axes", title: str = "") -> None:
-    """Put a title above the axes, and above it a legend, in their figure or panel."""
+    """Put a title above the axes, and a legend above the title, in their figure or panel."""
     axes.set_title(title, loc="left", fontsize=9)
     names = axes.get_legend_handles_labels()[1]
     if names:
@@ -102,12 +102,12 @@ def name_lines(axes: "Axes", title: str = "") -> None:
 
 
 def literal(text: str) -> str:
-    """Escape a text that Matplotlib should show unchanged: it reads formulas between dollars."""
+    """Escape a text so that Matplotlib shows it unchanged: between dollars it reads formulas."""
     return encodable(text).replace("$", r"\$")
 
 
 def missing_characters(texts: Collection[str]) -> tuple[str, str]:
-    """Return the characters that the font of figures lacks, in order, and the font's name."""
+    """Return the characters that Matplotlib's font lacks, in order, and the font's name."""
     import_matplotlib()
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -122,11 +122,10 @@ def save_figures(
 ) -> dict[str, np.ndarray]:
     """Write each figure as `<name>.png` and `<name>.svg`. Raises OutputError.
 
-    Each file appears when it is complete, so that the names of the files tell which are missing.
+    Files are written atomically: a file that exists is complete.
     only: write only the files of these names.
 
-    Returns the pixels of each PNG by the figure's name, as wide as a figure is shown: uint8
-    [H, W, 3].
+    Returns the pixels of each PNG by the figure's name, at SHOWN_DPI: uint8 [H, W, 3].
     """
     make_folder(folder)
     pixels = {}
@@ -147,9 +146,9 @@ def save_figures(
 
 @contextlib.contextmanager
 def _as_file(figure: "Figure") -> Iterator[None]:
-    """Lay a figure out, once, and have it in the resolution of files meanwhile.
+    """Lay out a figure once, and set the resolution of files inside the context.
 
-    `savefig` would lay it out and draw it for that, before each file that it draws.
+    `savefig` would lay it out, and draw it to do so, once more for each file.
     """
     shown, canvas = figure.dpi, figure.canvas
     figure.set_dpi(SAVED_DPI)
@@ -169,10 +168,10 @@ def _svg(figure: "Figure", name: str) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     data = io.BytesIO()
-    # Still, the solver of the layout may move a text by a hundredth of a dot.
+    # Even so, the layout solver may move a text by a hundredth of a dot.
     with rc_context({"svg.hashsalt": name}):
         FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None})
-    figure.set_dpi(SAVED_DPI)  # SVG has one of its own
+    figure.set_dpi(SAVED_DPI)  # print_svg has changed it
     return data.getvalue()
 
 

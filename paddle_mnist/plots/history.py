@@ -1,4 +1,4 @@
-"""Read what a training has logged."""
+"""Read the metrics that a run has logged."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ TRAIN = "train"  # the split of a step's metrics
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `metrics.jsonl`, without a torn last one, where a run was killed."""
+    """Return the lines of a `metrics.jsonl`, without an incomplete last one (of a killed run)."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -23,7 +23,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 def series(history: History, tag: str) -> tuple[list[int], list[float]]:
     """Return the steps and values of a tag, in the order of the steps.
 
-    Values that were not finite, which the file holds as null, are left out.
+    Leaves out values that were not finite, which are null in the file.
     """
     rows = sorted(
         (row["step"], row["value"])
@@ -34,7 +34,7 @@ def series(history: History, tag: str) -> tuple[list[int], list[float]]:
 
 
 def curve(history: History, tag: str) -> tuple[list[int], list[float]]:
-    """Return the series of a metric as it is drawn: without averages over `short_intervals`."""
+    """Return the series of a metric to draw, without averages over `short_intervals`."""
     steps, values = series(history, tag)
     if not tag.startswith(f"{TRAIN}/"):
         return steps, values
@@ -65,8 +65,8 @@ def short_intervals(steps: Iterable[int]) -> set[int]:
 def metric_tags(history: History) -> dict[str, list[str]]:
     """Return the tags of each metric by its name: `{"loss": ["train/loss", "valid/loss"]}`.
 
-    The loss comes first, and the tag of the training; others in the order of the history. The
-    learning rate is no metric, nor is what a watch measures.
+    The loss comes first, and so does the training's tag; others are in the order of the history.
+    The learning rate and the statistics of a watch are not metrics.
     """
     tags = dict.fromkeys(row["tag"] for row in history)
     metrics: dict[str, list[str]] = {"loss": []}
@@ -78,9 +78,9 @@ def metric_tags(history: History) -> dict[str, list[str]]:
 
 
 def evaluated_tag(histories: Sequence[History], monitor: Optional[str] = None) -> Optional[str]:
-    """Return the tag of an evaluated metric that all histories have; None if there is none.
+    """Return the tag of an evaluated metric that all histories have; None without one.
 
-    It is `monitor` if they have that, else the first one of the first history.
+    Returns `monitor` if all have it, else the first such tag of the first history.
     """
     own, *others = (
         [tag for tags in metric_tags(history).values() for tag in tags] for history in histories

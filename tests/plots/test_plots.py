@@ -1,6 +1,7 @@
 """Figures of any training."""
 
 import numpy as np
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from paddle_mnist.plots.classes import confusion, per_class
@@ -78,7 +79,18 @@ def test_curves_loss_is_logarithmic_if_it_is_positive_and_nothing_without_one():
     for low, scale in ((0.1, "log"), (0, "linear")):
         loss, acc = curves(lines_of(train__loss=[1, 2], valid__loss=[1, low], v__acc=[1, 1])).axes
         assert loss.get_yscale() == scale and acc.get_yscale() == "linear"
-    assert curves(lines_of(train__lr=[1])) is None and health(HISTORY, ()) is None
+    assert curves(lines_of(train__lr=[1])) is None and health(HISTORY) is None
+
+
+def test_health_draws_the_layers_with_a_statistic_and_none_without_zeros():
+    zeros = {"watch__relu__zeros": [0.25, 0.5], "watch__fc__zeros": [0, 0]}
+    stds = {f"watch__conv{number}__std": [1, 2] for number in range(9)}
+    figure = health(lines_of(**zeros, **stds, train__loss=[1, 2]))
+    drawn = {axes.get_ylabel(): [*map(Line2D.get_label, axes.lines)] for axes in figure.axes}
+    assert drawn == {
+        "zeros (share)": ["relu"],
+        "spread of outputs (std)": ["conv0", "conv2", "conv4", "conv6", "conv8"],
+    }
 
 
 def test_confusion_shows_every_count():
