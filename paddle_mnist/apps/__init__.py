@@ -1,1 +1,1 @@
-"""Pages in a browser: one to draw digits on, and VisualDL's dashboard."""
+"""Serve pages for a browser: one to draw digits on, and VisualDL's dashboard."""

@@ -26,7 +26,7 @@ def serve(
     """Serve until SIGTERM or SIGINT comes.
 
     runs: run directories, folders of them, or folders of VisualDL's files; every run of
-    `work/output` by default. port: 0 for any that is free. public_path: that of all pages, `/app`.
+    `work/output` by default. port: 0 chooses a free one. public_path: of all pages, `/app`.
     Raises DataError when there is nothing to show, ConfigError when it cannot listen there.
     """
     if not re.fullmatch(r"(/[\w.~@-]+)+", public_path):
@@ -40,7 +40,7 @@ def serve(
         address = f"[{host}]" if ":" in host else host
         root = f"http://{address}:{listening.getsockname()[1]}{public_path}"
         if any(path for name in names for path in Path(name).rglob("vdlgraph*")):
-            # "Graphs" opens an empty page, of graphs that are uploaded
+            # The menu "Graphs" opens an empty page, for uploaded graphs.
             log.info("the net's graph: %s/graph/dynamic_graph", root)
         log.info("dashboard: %s/scalar (Ctrl-C stops it)", root)
         if not is_loopback(host):
@@ -55,26 +55,26 @@ def _make_server(
     names: Sequence[str], host: str, language: str, listening: socket.socket, public_path: str
 ) -> Any:
     """Return a WSGI server of VisualDL's application. names: of folders in the current one."""
-    from visualdl.server.app import create_app  # here, for it is slow to import
+    from visualdl.server.app import create_app  # here: it is slow to import
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
     before = signal.getsignal(signal.SIGINT)  # VisualDL makes it end the process at once
     port = listening.getsockname()[1]
-    # Pages fail for browsers that ask for neither English nor Chinese; telemetry is on by default.
+    # Without a language, pages fail in browsers that accept neither English nor Chinese.
     options = {"host": host, "port": port, "public_path": public_path, "language": language}
     app = create_app(ParseArgs(logdir=names, telemetry=False, **options))
     signal.signal(signal.SIGINT, before)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-    # A thread for each connection, for browsers open some before they have anything to ask.
+    # A thread for each connection, since browsers open connections before they use them.
     guarded = _guarded(app, is_loopback(host))
     return make_server(host, port, guarded, threaded=True, fd=listening.fileno())
 
 
 def _guarded(app: WSGI, is_loopback: bool) -> WSGI:
-    """Return a WSGI application that answers one request after the other, not of other sites.
+    """Return a WSGI application that answers one request at a time, and none of other web sites.
 
-    VisualDL's readers of logs are not made for several threads.
+    VisualDL's log readers are not thread-safe.
     """
     lock = threading.Lock()
 
@@ -90,9 +90,9 @@ def _guarded(app: WSGI, is_loopback: bool) -> WSGI:
 
 
 def log_folders(runs: Sequence[Union[str, Path]]) -> tuple[Path, list[str]]:
-    """Return the nearest common folder, and the paths below it of the folders that VisualDL reads.
+    """Return the nearest common folder, and the paths of VisualDL's folders relative to it.
 
-    runs: as `serve` takes them. Raises DataError when there is nothing to show.
+    runs: see `serve`. Raises DataError when there is nothing to show.
     """
     usual = {path.parents[2] for path in Path("work/output").glob("*/vdl/*/*/vdlrecords*")}
     if not runs and not usual:
@@ -115,8 +115,8 @@ def _log_folder(path: Path) -> Path:
     folder = folder if folder.is_dir() else path
     if not any(folder.rglob("vdlrecords*")):
         raise DataError(
-            f"{path}: nothing of VisualDL there; expected a run that was trained with --visualdl "
-            "on, its default, a checkpoint or file of one, a folder of such runs, or a folder of "
+            f"{path}: no VisualDL files there; expected a run that was trained with --visualdl on, "
+            "its default, a checkpoint or file of one, a folder of such runs, or a folder of "
             "VisualDL's logs"
         )
     return folder

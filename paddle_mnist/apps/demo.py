@@ -31,7 +31,7 @@ LARGEST_BYTES = 8 * 2**20  # of a picture that is sent
 REQUEST_OVERHEAD_BYTES = 2**16  # of a request, beside the picture
 QUEUE_SIZE = 32  # requests; more are refused
 AT_ONCE = 2  # computations
-RETENTION_SECONDS = 600  # that pictures stay on the disk
+RETENTION_SECONDS = 600  # for which pictures stay on the disk
 SHOWN = 280  # pixels of a picture's side
 # gradio's drawing area has no tool at first, and after it has been cleared.
 TAKE_BRUSH = "() => setTimeout(() => document.querySelector('[aria-label=Brush]')?.click(), 300)"
@@ -43,8 +43,8 @@ Answer = tuple[str, Optional[dict[str, float]], list[tuple[np.ndarray, str]]]
 def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "en") -> Answer:
     """Read the digit in a picture's file, and answer in a language of `LANGUAGES`.
 
-    Without a digit there are no probabilities, and the words say why. predictor: it gives
-    probabilities, and may give the outputs of layers.
+    Without a digit there are no probabilities, and the words explain why. predictor: has the output
+    `probabilities`, and perhaps those of layers.
     """
     if picture is None:
         return _say("waiting", language), None, []
@@ -76,7 +76,7 @@ def page(predictor: DigitPredictor) -> Any:
     gradio = _gradio()
     say = _translations(gradio)
 
-    # gradio looks for the class of its own among the annotations
+    # gradio passes the request to a parameter with this annotation
     def read(picture: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # imported late
         return answer(predictor, picture, _language_of(request.headers if request else {}))
 
@@ -107,7 +107,7 @@ def page(predictor: DigitPredictor) -> Any:
                         brush=gradio.Brush(7, ["#000000"], color_mode="fixed"),
                     )
                 with gradio.Tab(say("picture")):
-                    # Not `Image`, which opens the file itself, and says only "Error" if it cannot.
+                    # Not `Image`: it opens the file itself, and only shows "Error" if it cannot.
                     picture = gradio.File(show_label=False)
             with gradio.Column():
                 words = gradio.Markdown(say("waiting"))
@@ -115,7 +115,7 @@ def page(predictor: DigitPredictor) -> Any:
         gallery = gradio.Gallery(
             label=say("layers"), columns=3, object_fit="contain", interactive=False, buttons=[]
         )
-        # While an answer is computed only the newest drawing waits for the next.
+        # While an answer is computed, only the newest drawing waits.
         shown = {
             "outputs": [words, label, gallery],
             "concurrency_limit": AT_ONCE,
@@ -170,7 +170,7 @@ def serve(
         )
         log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
         if share:
-            log.warning("%s: whoever has this address can use it", blocks.share_url)
+            log.warning("%s: anyone with this address can use it", blocks.share_url)
         elif is_public:
             log.warning(PUBLIC, host)
         with contextlib.suppress(KeyboardInterrupt):
@@ -179,10 +179,10 @@ def serve(
 
 
 class Guard:
-    """An ASGI application that refuses some requests, by their heads, before gradio sees them.
+    """An ASGI application that checks the headers of requests before gradio sees them.
 
-    Refused are bodies that are too large, or of unknown length, and, unless the server is public,
-    the requests of other web sites.
+    Refuses bodies that are too large or of unknown length and, unless the server is public,
+    requests of other web sites.
     """
 
     def __init__(self, app: Any, is_public: bool):
@@ -222,7 +222,7 @@ def _reason(kind: str, english: str, language: str) -> str:
 
 
 def _translations(gradio: Any) -> Any:
-    """Return the texts as a `gradio.I18n`, which chooses by the browser's language."""
+    """Return the texts as a `gradio.I18n`, which uses the browser's language."""
     texts = {name: {key: _say(key, name) for key in TEXTS} for name in LANGUAGES}
     return gradio.I18n(**texts)
 
@@ -247,9 +247,9 @@ def _enlarged(pixels: np.ndarray) -> np.ndarray:
 
 
 def _gradio() -> Any:
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # it would tell its makers of every start
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # it would report every start
     try:
-        with without_proxies():  # httpx refuses SOCKS proxies that it has no package for
+        with without_proxies():  # httpx needs a package for SOCKS proxies, and may lack it
             return importlib.import_module("gradio")
     except ImportError as error:
         raise DeviceError(

@@ -1,9 +1,9 @@
-"""Listen at an address, and keep other web sites away from a server of this machine alone.
+"""Listen at an address, and refuse requests of other web sites to a local server.
 
-Listening at 127.0.0.1 is not enough. A site that is open in the user's browser can have its own
-name resolve to 127.0.0.1 (DNS rebinding) and then read what the server answers, or it can send a
-request across sites without reading the answer. Browsers name the site in both cases: the first
-in the header `Host`, the second in `Origin`.
+Listening at 127.0.0.1 is not enough. A site that is open in the user's browser can let its own
+name resolve to 127.0.0.1 (DNS rebinding) and read the server's answers, or it can send a
+cross-site request without reading the answer. Browsers name the site in the header `Host` in the
+first case, and in `Origin` in the second.
 """
 
 import ipaddress
@@ -17,12 +17,12 @@ PUBLIC = (  # a warning; %s is the address that a server listens at
     "%s is not loopback: whoever reaches this machine can use this server, and so can every web "
     "site in their browsers"
 )
-# Of a refusal, which quotes the request: browsers may not take it for a page.
+# Headers of a refusal: it quotes the request, and browsers must not treat that as a page.
 HEADERS = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 
 
 def is_loopback(name: Optional[str]) -> bool:
-    """Return whether a host name or address, without a port, is always this machine's own."""
+    """Return whether a host name or address, without a port, is always this machine."""
     if name == "localhost":
         return True
     try:
@@ -32,7 +32,7 @@ def is_loopback(name: Optional[str]) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. port: 0 for any that is free. Raises ConfigError."""
+    """Return a listening socket. port: 0 chooses a free one. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -44,9 +44,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
-    """Return in one line why a server on loopback must refuse a request; None if it may answer.
+    """Return in one line why a server on loopback refuses a request; None if it answers.
 
-    host, origin: the values of these headers, None where the request has none.
+    host, origin: the values of these headers; None if they are missing.
     """
     if not is_loopback(_hostname(f"//{host or ''}")):
         wrong = f"Host is {host or 'missing'}"
@@ -55,8 +55,8 @@ def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
     else:
         return None
     return (
-        f"{wrong}; expected localhost, 127.0.0.1 or [::1], since this server is for its own "
-        "machine only; start it with another --host to open it to others\n"
+        f"{wrong}; expected localhost, 127.0.0.1 or [::1], since this server is only for this "
+        "machine; start it with another --host to open it to others\n"
     )
 
 

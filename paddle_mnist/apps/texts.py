@@ -27,7 +27,7 @@ TEXTS = {
     "conv2": ("Second convolution, conv2", "第二个卷积层 conv2"),
 }
 
-# The reasons of a `PictureError`, which gives them in English.
+# The reasons of a `PictureError` in Chinese, by kind; the error itself has them in English.
 REASONS = {
     "blank": "没有笔迹，应有一个数字",
     "empty": "文件为空，应是一张图片",

@@ -1,12 +1,12 @@
-"""Fluid's functions to save and load, with their names and meanings, for today's models.
+"""Provide Fluid's functions to save and load, for today's models.
 
-    save_vars, load_vars                        the variables that are named
-    save_params, load_params                    what is trained
-    save_persistables, load_persistables        what training needs to go on: the optimizer's too
-    save_inference_model, load_inference_model  the part of the net that leads to chosen outputs
+    save_vars, load_vars                        chosen variables
+    save_params, load_params                    the parameters
+    save_persistables, load_persistables        the parameters and the optimizer, to resume
+    save_inference_model, load_inference_model  the part of the net that computes chosen outputs
 
-Fluid loaded what happened to fit, and left the rest as it was; here everything must fit. See
-docs/en/fluid.md, which maps each old call to today's.
+Fluid skipped variables that did not fit; here everything must fit. docs/en/fluid.md maps each old
+call to today's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +45,7 @@ def save_vars(
     Raises ConfigError for a name that the model does not have, OutputError.
     """
     state_dict = model.state_dict()
-    unknown = [name for name in vars if name not in state_dict]
-    if unknown or not vars:
-        raise ConfigError(
-            f"vars are {', '.join(vars) or 'none'}; expected some of {', '.join(state_dict)}"
-        )
+    _require_known(vars, state_dict)
     path = Path(dirname, filename)
     make_folder(path.parent)
     write_weights(path, {name: state_dict[name] for name in vars})
@@ -62,19 +58,24 @@ def load_vars(
 ) -> None:
     """Load chosen variables; the others keep their values. The file may hold more.
 
-    Raises CheckpointError, with a diff, unless each of them is in the file and fits.
+    Raises ConfigError for a name that the model does not have, CheckpointError, with a diff, unless
+    each of them is in the file and fits.
     """
     path = Path(dirname, filename)
     saved, state_dict = safe_load(path), model.state_dict()
-    unknown = [name for name in vars if name not in state_dict]
-    if unknown or not vars:
-        problem = f"the model has no {', '.join(unknown)}" if unknown else "no variables are named"
-        raise CheckpointError(f"{path}: {problem}; expected some of {', '.join(state_dict)}")
+    _require_known(vars, state_dict)
     missing = [name for name in vars if name not in saved]
     if missing:
         names = ", ".join(str(name) for name in saved if name != NAME_TABLE)
         raise CheckpointError(f"{path}: holds no {', '.join(missing)}; it holds {names}")
     load_weights(model, {**state_dict, **{name: saved[name] for name in vars}}, path)
+
+
+def _require_known(vars: Sequence[str], state_dict: Mapping[str, Any]) -> None:
+    if not vars or set(vars) - set(state_dict):
+        raise ConfigError(
+            f"vars are {', '.join(vars) or 'empty'}; expected some of {', '.join(state_dict)}"
+        )
 
 
 def save_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> Path:
@@ -93,10 +94,10 @@ def load_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdpara
 def save_persistables(
     dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> Path:
-    """Write what training needs to go on as one checkpoint, and return its manifest's path.
+    """Write the parameters and the optimizer as one checkpoint, and return its manifest's path.
 
-    These are the parameters, the optimizer's moments and its learning-rate schedule. The position
-    in the data is not among them: `Trainer` saves that too. Raises OutputError.
+    The optimizer includes its moments and learning-rate schedule. The position in the data is not
+    saved; `Trainer` saves that, too. Raises OutputError.
     """
     checkpoint = CheckpointStore(dirname).commit(
         PERSISTABLES,
@@ -113,9 +114,10 @@ def save_persistables(
 def load_persistables(
     dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> None:
-    """Load what `save_persistables` wrote; the next step is the one that would have followed.
+    """Load a checkpoint of `save_persistables`; the next step continues the run.
 
-    Raises CheckpointError, with a diff, unless all of it fits; then use neither of them further.
+    Raises CheckpointError, with a diff, unless all of it fits. Do not use the model and the
+    optimizer after that.
     """
     checkpoint = read_manifest(Path(dirname, f"{PERSISTABLES}.json"))
     saved_class, own_class = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
@@ -125,8 +127,8 @@ def load_persistables(
         )
     if _has_moments(optimizer.state_dict()) and not _has_moments(checkpoint.load(OPTIMIZER)):
         raise CheckpointError(
-            f"{checkpoint.path}: was saved before the first step, and the given optimizer has "
-            "taken some; expected a new one"
+            f"{checkpoint.path}: was saved before the first step, but the optimizer has already "
+            "taken steps; use a new one"
         )
     load_checkpoint(checkpoint, model, optimizer)
 
@@ -141,22 +143,22 @@ def save_inference_model(
     target_vars: Sequence[str],
     model: MNIST,
 ) -> dict[str, Any]:
-    """Write the part of the net that leads from the images to chosen outputs.
+    """Write the part of the net that computes chosen outputs from the images.
 
-    feeded_var_names: the inputs; this net has one, "images". target_vars: names of
+    feeded_var_names: the inputs; this net has one, "images". target_vars: names in
     `paddle_mnist.mnist.export.OUTPUTS`; layers after the last of them are left out.
-    Returns what `export_model` returns. Raises ConfigError, OutputError.
+    Returns the same as `export_model`. Raises ConfigError, OutputError.
     """
     if list(feeded_var_names) != [INPUT]:
         raise ConfigError(
-            f"feeded_var_names are {', '.join(feeded_var_names) or 'none'}; expected {INPUT}, the "
-            "one input of this net"
+            f"feeded_var_names are {', '.join(feeded_var_names) or 'empty'}; expected {INPUT}, the "
+            "only input of this net"
         )
     return export_model(model, Path(dirname), target_vars)
 
 
 def load_inference_model(dirname: Folder) -> tuple[DigitPredictor, list[str], list[str]]:
-    """Return what runs the program, the names of its inputs, and those of its outputs.
+    """Return a predictor, the names of its inputs, and those of its outputs.
 
     Raises CheckpointError.
     """

@@ -118,7 +118,7 @@ def test_dashboard_wrong_options_exits_with_its_code(runs, tool):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, code, message in (
-            (["nowhere"], 3, "nowhere: nothing of VisualDL there"),
+            (["nowhere"], 3, "nowhere: no VisualDL files there"),
             (["--port", "70000"], 2, "127.0.0.1:70000: cannot listen there"),
             (["--port", port], 2, f"127.0.0.1:{port}: cannot listen there (Address already in"),
             (["--host", "nowhere.invalid"], 2, "nowhere.invalid:8080: cannot listen there"),

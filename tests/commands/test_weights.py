@@ -248,7 +248,7 @@ REFUSED = [  # words, exit code, what the error says
     (["eval", "pretrained", "--data", "nope"], 3, "nope"),
     (["export_model", "out"], 4, "out: an exported model, from which no"),
     (["eval", "out/model.onnx"], 4, "out/model.onnx: not a checkpoint"),
-    (["dashboard", "out"], 3, "out: nothing of VisualDL there"),
+    (["dashboard", "out"], 3, "out: no VisualDL files there"),
     (["plot", "pretrained"], 4, "pretrained: holds weights alone"),
     (["export_model", "best", RUN], 2, f"{RUN}: a run, into which nothing"),
     (["export_model", RUN, "a", "--output", "b"], 2, "b are given; expected one"),
