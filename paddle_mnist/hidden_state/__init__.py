@@ -1,1 +1,1 @@
-"""What a training depends on beside its weights: find it, save it, and put it back."""
+"""Find, save and restore the state on which training depends, beside the weights."""

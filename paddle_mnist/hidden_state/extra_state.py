@@ -1,8 +1,8 @@
 """Save and restore the state beside the weights and the optimizer's state_dict.
 
-There is one rule. Saved are the parts, which are objects with a state_dict: those that the caller
-names, and other optimizers; and every plain value that can be reached and that differs from what it
-was before this process loaded a checkpoint. What was saved once is saved in every later checkpoint.
+Checkpoints save the parts, which are objects with a state_dict (those that the caller names, and
+other optimizers), and every reachable plain value that has changed since before this process loaded
+a checkpoint. A value that was saved once is saved in every later checkpoint.
 """
 
 import logging
@@ -29,7 +29,13 @@ from paddle_mnist.hidden_state.optimizer_state import (
     optimizer_parameters,
 )
 from paddle_mnist.hidden_state.packing import pack, unpack
-from paddle_mnist.hidden_state.places import find, may_be_put, put, unit, walk
+from paddle_mnist.hidden_state.places import (
+    find,
+    may_be_put,
+    put,
+    shortest_plain_path,
+    walk,
+)
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     digest_of,
@@ -51,23 +57,24 @@ log = logging.getLogger("paddle_mnist")
 
 LOSS = "loss"  # the root that is the loss
 DATA_ROOTS = ("train", "valid", "collate_fn")
-MOST_BYTES = 16 * 2**20  # of a value that the first steps do not change, and later ones do
+MOST_BYTES = 16 * 2**20  # of a value that only later steps change, not the first ones
 
 
 class ExtraState:
     """Saves and restores the state beside the weights and the optimizer's state_dict.
 
-    roots: the objects that may hold state, by name. "optimizer" and "schedule" are those of the
-        training. What they hold now is what later values are compared with.
+    roots: the objects that may hold state, by name; "optimizer" and "schedule" are the run's. Later
+        values are compared with their current ones.
     named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
         contain the state of those in `optional`.
     optimizers: (attribute) the other optimizers that the roots hold, by path.
-    saved: (attribute) the paths of values that every checkpoint has from now on. left: (attribute)
-        the `identity` of paths whose values no checkpoint has.
+    saved: (attribute) the paths of values that every later checkpoint saves.
+    left_out: (attribute) the `identity` of paths whose values no checkpoint saves.
+    logged: (attribute) the `identity` of paths that the log has named as not saved.
     parameters: (attribute) the parameters that the optimizer may have, by structured name: the
         model's, and those of a loss that is a layer, such as "loss/centers"; and `optimized`.
-    optimized: (attribute) those that it has beside these, of objects that step uses, for example,
-        by names such as "step/head.weight".
+    optimized: (attribute) its other parameters, such as those of objects that step uses, by names
+        such as "step/head.weight".
     """
 
     def __init__(
@@ -90,10 +97,10 @@ class ExtraState:
             own = loss.named_parameters()
             self.parameters.update({f"{LOSS}/{name}": parameter for name, parameter in own})
         layers = [model, *(part for part in self.named.values() if isinstance(part, nn.Layer))]
-        # Kept, because an `id` is used again when an object is gone.
+        # Keep the tensors alive: Python reuses the `id` of a deleted object.
         self._tensors = [value for layer in layers for value in layer.state_dict().values()]
         self.known = set(map(id, self._tensors))
-        # Data are examined separately, even if a callback, for example, refers to them.
+        # Data is examined separately, even if a callback, for example, refers to it.
         self.others_known = self.known | set(map(id, _values_of(self.data)))
         self._optimized = self._optimized_elsewhere()
         self.optimized: Parameters = {
@@ -101,9 +108,9 @@ class ExtraState:
         }
         self.parameters.update(self.optimized)
         self.saved: dict[Path, None] = {}  # in the order in which they were found
-        self.left: set[str] = set()
+        self.left_out: set[str] = set()
         self.optimizers: dict[Path, paddle.optimizer.Optimizer] = {}
-        self.told: set[str] = set()
+        self.logged: set[str] = set()
         self._was_frozen = self._frozen()
         self._find_optimizers()
         self._beginnings = [
@@ -131,39 +138,43 @@ class ExtraState:
             return True
         if any(path[: len(held)] == held for held in self.optimizers):
             return True
-        # What a model keeps in an attribute and not in its weights may be a cache.
+        # An attribute of a model that is not among its weights may be a cache.
         return path[0][1] != "model" and is_registered(find(self.roots, path[:-1]), path[-1])
 
     def begin(self, saves: bool = False) -> None:
-        """Find what the callbacks have made before the training.
+        """Find the values that callbacks have created before training.
 
-        saves: whether checkpoints hold its arrays and tensors, those of layers too, of any size.
-            What callbacks have taken from the weights of another run, a resumed run cannot take
-            again; numbers and strings may be those of a process, such as its start time.
+        saves: whether checkpoints save arrays and tensors among them, also of layers and of any
+            size: callbacks may have copied them from the weights of another run, which a resumed
+            run does not load. Numbers and strings may belong to a process, such as its start time.
         """
         self._find_optimizers()
         changed = {change.path for change in self.changes()} if saves else set()
         for beginning in self._beginnings:
             before = {*beginning.places()} - changed
             beginning.extend()
-            made = beginning.places().keys() - before if saves else ()
-            for path in sorted(made, key=describe):
-                where = unit(self.roots, path, self.known)
-                if where and isinstance(find(self.roots, path), ARRAYS):
-                    self.saved[where] = None
+            created = beginning.places().keys() - before if saves else ()
+            for path in sorted(created, key=describe):
+                saved_path = shortest_plain_path(self.roots, path, self.known)
+                if saved_path and isinstance(find(self.roots, path), ARRAYS):
+                    self.saved[saved_path] = None
 
     def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
         own = set(map(id, self.parameters.values()))
         wanted = set(map(id, optimizer_parameters(self.optimizer))) - own
-        places = [one for one in walk(self.others) if id(one.value) in wanted] if wanted else []
-        found = {one.path: one.value for one in places if not (one.is_alias or one.is_internal)}
-        # What a model does not register, its weights would lack.
+        places = (
+            [place for place in walk(self.others) if id(place.value) in wanted] if wanted else []
+        )
+        found = {
+            place.path: place.value for place in places if not (place.is_alias or place.is_internal)
+        }
+        # The model's weights do not contain parameters that it does not register.
         return {path: value for path, value in found.items() if path[0][1] != "model"}
 
     def require_optimizers(self) -> None:
-        """Raise ConfigError for parameters with a gradient that no optimizer has; after a pass.
+        """Raise ConfigError for parameters with a gradient but no optimizer; call it after a pass.
 
-        Not for those that the pass itself has changed: the caller trains them.
+        Parameters that the pass itself has changed are trained by the caller.
         """
         changed, _ = self.changed(self.changes())
         used = {
@@ -175,13 +186,13 @@ class ExtraState:
         require_trained(used, [self.optimizer, *self.optimizers.values()])
 
     def changes(self) -> list[Change]:
-        """Return what differs from the beginning."""
+        """Return the differences from the initial values."""
         return [change for beginning in self._beginnings for change in beginning.changes()]
 
     def changed(self, changes: Iterable[Change]) -> tuple[dict[Path, Any], list[Path]]:
         """Return the plain values that have changed, and the paths of other changes.
 
-        A value is saved as a whole: at the shortest beginning of its path that leads to plain data.
+        A change inside plain data counts as a change of the whole (`shortest_plain_path`).
         """
         numbers = schedule_numbers(self.optimizer)
         values: dict[Path, Any] = {}
@@ -189,42 +200,42 @@ class ExtraState:
         for path, _, _ in changes:
             lengths = range(2, len(path) + 1)
             if any(path[:length] in values or path[:length] in others for length in lengths):
-                continue  # one of many changes in the same value
+                continue  # another change in the same value
             if path[0][1] == "schedule" and _is_in(numbers, path[1:]):
                 continue  # the manifest has it
-            where = unit(self.roots, path, self.known)
-            if where is None:
+            saved_path = shortest_plain_path(self.roots, path, self.known)
+            if saved_path is None:
                 others[path] = None
             else:
-                values[where] = find(self.roots, where)
+                values[saved_path] = find(self.roots, saved_path)
         return values, list(others)
 
     def save_changed(self, changes: Iterable[Change], has_limit: bool = True) -> list[Path]:
-        """Have checkpoints hold the values that have changed, from now on.
+        """Make later checkpoints save the values that have changed.
 
         has_limit: whether to leave out values of more than `MOST_BYTES`, except tensors of layers,
-        optimizers and schedules. Returns the paths of what has changed and cannot be saved.
+        optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, others = self.changed(changes)
-        others += [one for one in self.saved if not self._is_plain(find(self.roots, one))]
+        others += [path for path in self.saved if not self._is_plain(find(self.roots, path))]
         new = {
             path: value
             for path, value in changed.items()
-            if path not in self.saved and identity(path) not in self.left
+            if path not in self.saved and identity(path) not in self.left_out
         }
-        # A program that begins anew has these places, and a resume puts values into no others.
-        places = [one.places() for one in self._beginnings] if new else []
+        # A restarted program has these places, and a resume restores no other ones.
+        places = [beginning.places() for beginning in self._beginnings] if new else []
         for path, value in new.items():
             is_large = has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path)
-            if is_large or not any(may_be_put(one, path) for one in places):
+            if is_large or not any(may_be_put(known, path) for known in places):
                 others.append(path)
             else:
                 self.saved[path] = None
         return others
 
     def log_unsaved(self, paths: Iterable[Path]) -> None:
-        """Log once what has changed and cannot be saved; warn of what later steps depend on."""
-        made: list[str] = []
+        """Log once which changes cannot be saved; warn of those on which later steps depend."""
+        created: list[str] = []
         acting: list[str] = []
         others: list[str] = []
         for path in paths:
@@ -232,11 +243,11 @@ class ExtraState:
             is_ours = path[-1][0] == "hook" and not is_users(
                 getattr(value, "__module__", type(value).__module__)
             )  # such as the hooks of a watch
-            if is_ours or name in self.told or name in self.left:
+            if is_ours or name in self.logged or name in self.left_out:
                 continue
-            self.told.add(name)
+            self.logged.add(name)
             if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
-                made.append(describe(path))
+                created.append(describe(path))
             elif (
                 (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
                 or path[0][1] in ("optimizer", "schedule")
@@ -246,11 +257,11 @@ class ExtraState:
                 acting.append(describe(path))
             else:
                 others.append(describe(path))
-        if made:
+        if created:
             log.warning(
-                "%s has been made after the first steps, and checkpoints do not contain it, so a "
-                "resumed run may end with other bits; make it before, or give fit state={...}",
-                listed(made),
+                "%s was created after the first steps, and checkpoints do not contain it, so a "
+                "resumed run may end with other bits; create it before, or pass state={...} to fit",
+                listed(created),
             )
         if acting:
             log.warning(
@@ -271,7 +282,7 @@ class ExtraState:
             },
             "values": [[self._packed_path(path), value] for path, value in self._values().items()],
             "frozen": self._frozen(),
-            "left": sorted(self.left),
+            "left": sorted(self.left_out),
         }
 
     def packed(self) -> dict[str, Any]:
@@ -284,7 +295,7 @@ class ExtraState:
         return pack(contents, self.parameters)
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each object and value, by name, but for the optional ones."""
+        """Return the SHA-256 of each object and value, by name, except the optional ones."""
         contents = self.contents()
         values = {describe(self.unpacked_path(path)): value for path, value in contents["values"]}
         parts = {**contents["named"], **contents["optimizers"], **values}
@@ -327,9 +338,9 @@ class ExtraState:
             )
 
     def load_result(self, saved: Mapping[str, Any]) -> None:
-        """Load the state of a finished run, except for optimizers and what callbacks count.
+        """Load the state of a finished run, except for optimizers and values of callbacks.
 
-        Values of objects that are not there are left out. Raises CheckpointError.
+        Skips values of objects that do not exist. Raises CheckpointError.
         """
         values = [entry for entry in saved["values"] if entry[0][0][1] != "callbacks"]
         self.load_values({**saved, "values": values}, is_complete=False)
@@ -349,7 +360,7 @@ class ExtraState:
         for name, part in self.parts.items():
             if name in saved["named"] and is_own:
                 set_state(part, saved["named"][name], saved["path"])
-        self.saved, self.left = {}, {*saved["left"]}
+        self.saved, self.left_out = {}, {*saved["left"]}
         places = {
             place.path: place
             for roots, known in ((self.others, self.others_known), (self.data, self.known))
@@ -362,7 +373,7 @@ class ExtraState:
             if (is_rate and not schedule) or not (is_own or root == "optimizer"):
                 continue
             if root == "callbacks" and places.get(path[:2]) is None:
-                log.info("%s is not there now, so its value is not restored", describe(path))
+                log.info("%s does not exist now, so its value is not restored", describe(path))
                 continue
             is_there = may_be_put(places, path) and put(self.roots, path, value)
             if not is_there and not is_complete:
@@ -404,7 +415,8 @@ class ExtraState:
 
     def _values(self) -> dict[Path, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
-        # Always, since another process may begin with others; those in `known` are saved elsewhere.
+        # Always the parameters, since another process may initialize others; those in `known` are
+        # saved elsewhere.
         values: dict[Path, Any] = {
             path: p for path, p in self._optimized.items() if id(p) not in self.known
         }
@@ -416,13 +428,13 @@ class ExtraState:
         }
 
     def _parameters_of(self, optimizer: paddle.optimizer.Optimizer) -> Parameters:
-        """Return an optimizer's parameters by their names in the model, or else by number."""
+        """Return an optimizer's parameters by their names in the model, or by number."""
         names = generated_names(self.parameters)
         own = optimizer_parameters(optimizer)
         return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
 
     def _packed_path(self, path: Path) -> list[Any]:
-        """Return a path as plain data, with the names in the model of keys that are parameters."""
+        """Return a path as plain data, with names in place of keys that are parameters."""
         by_id = {id(parameter): name for name, parameter in self.parameters.items()}
         packed = []
         for kind, key in path:
@@ -448,12 +460,14 @@ class ExtraState:
 
     def _require_names(self, saved: Mapping[str, Any], path: FilePath) -> None:
         """Raise CheckpointError unless a checkpoint has exactly the current objects."""
-        there = {*saved["named"], *saved["optimizers"]} - {*self.optional}
-        now = {*self.named, *map(describe, self.optimizers)}
-        there = {name for name in there if name in now or not name.startswith("callbacks[")}
-        if there == now:
+        stored = {*saved["named"], *saved["optimizers"]} - {*self.optional}
+        current = {*self.named, *map(describe, self.optimizers)}
+        stored = {name for name in stored if name in current or not name.startswith("callbacks[")}
+        if stored == current:
             return
-        missing, unknown = (", ".join(sorted(names)) for names in (now - there, there - now))
+        missing, unknown = (
+            ", ".join(sorted(names)) for names in (current - stored, stored - current)
+        )
         raise CheckpointError(
             f"{path}: "
             + "; ".join(
@@ -476,7 +490,7 @@ def _is_in(numbers: Any, path: Path) -> bool:
 
 
 def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield some roots, and those in a dict."""
+    """Yield the roots, and in place of a dict its values."""
     for root in roots.values():
         yield from root.values() if isinstance(root, Mapping) else [root]
 
@@ -484,13 +498,13 @@ def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
 def require_trained(parameters: Parameters, optimizers: Collection[Any]) -> None:
     """Raise ConfigError if there are parameters that no optimizer has."""
     trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
-    left = [name for name, parameter in parameters.items() if id(parameter) not in trained]
-    if left:
+    untrained = [name for name, parameter in parameters.items() if id(parameter) not in trained]
+    if untrained:
         raise ConfigError(
-            f"no optimizer has {listed(left)}, so they would never be trained; expected every "
-            "parameter to be frozen with stop_gradient=True or to belong to an optimizer: to the "
-            "one passed to fit (a function gets the model's parameters, then the loss's, and may "
-            "add others) or to one in state"
+            f"no optimizer has {listed(untrained)}, so they would never be trained; freeze them "
+            "with stop_gradient=True, or add them to an optimizer: to the one passed to fit (a "
+            "function gets the model's parameters, then the loss's, and may add others) or to one "
+            "in state"
         )
 
 
@@ -503,7 +517,7 @@ def has_state(part: Any) -> bool:
 def set_state(part: Any, state: Any, origin: Any) -> None:
     """Load the state that the object's `state_dict` returned. origin: the file, for errors."""
     if isinstance(part, nn.Layer):
-        load_weights(part, state, origin)  # Paddle's own only warns of what does not match
+        load_weights(part, state, origin)  # Paddle's own method only warns of a mismatch
         return
     load = getattr(part, "set_state_dict", None) or part.load_state_dict
     load(state)

@@ -1,11 +1,11 @@
-"""Find the values that can be reached from an object.
+"""Find the values that an object holds, directly or through other objects.
 
-The state of a training may be anywhere: in an attribute of a layer, in a closure, in a list in a
-dict. Paths therefore lead through attributes, containers, closures, defaults, bound objects, class
-attributes and properties of the user's classes, the globals that the code of a function names, and
-what it names of the user's other modules. They do not enter objects of the standard library, of
-NumPy or of this package; of Paddle's objects, they enter only layers, optimizers, schedules,
-metrics, and those that belong to data.
+The state of a run may be anywhere: in an attribute of a layer, in a closure, in a list in a dict.
+Paths therefore lead through attributes, containers, closures, defaults, bound objects, class
+attributes and properties of the user's classes, and the globals that the code of a function uses,
+also those of the user's other modules. They do not enter objects of the standard library, of NumPy
+or of this package. Of Paddle's objects, they only enter layers, optimizers, schedules, metrics, and
+those that belong to data.
 """
 
 import collections
@@ -27,13 +27,13 @@ from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf, is_tensor
 
 # A step from one value to another: its kind, and a name or number. The kinds are "attribute",
 # "item" of a container, "variable" of a closure, "default" of an argument, and "global" that the
-# code of a function names, such as "count", or "counters.count" of another module; and two whose
+# code of a function uses, such as "count", or "counters.count" of another module; and two whose
 # values cannot be replaced: "hook" of a layer, and "part" of a bound function or an object, such as
 # its class.
 Step = tuple[str, Any]
 Path = tuple[Step, ...]  # the first step, of kind "root", names the object where the path begins
 
-OURS = "_paddle_mnist"  # how the names of attributes begin that this package adds
+OURS = "_paddle_mnist"  # prefix of the attributes that this package adds
 MOST_MODULES = 3  # between the code and a value, as in `package.module.value`
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
@@ -59,12 +59,12 @@ def describe(path: Path) -> str:
 
 
 def identity(path: Path) -> str:
-    """Return a text that tells a path from all others, and is the same in each process."""
+    """Return a text that identifies a path, the same in each process."""
     return " ".join(f"{kind}:{key.name if is_tensor(key) else repr(key)}" for kind, key in path)
 
 
 def steps(value: Any) -> Iterator[Step]:
-    """Yield the steps to all values that a value directly holds."""
+    """Yield the steps to all values that a value holds directly."""
     if is_leaf(value):
         return
     if isinstance(value, dict):
@@ -97,7 +97,7 @@ def steps(value: Any) -> Iterator[Step]:
 
 
 def own_steps(value: Any) -> Iterator[Step]:
-    """Yield the steps to the values that have names and can be replaced, but not to items."""
+    """Yield the steps to values that have names and can be replaced, but not to items."""
     if isinstance(value, types.FunctionType):
         if is_users(value.__module__):
             yield from _steps_of_function(value)
@@ -126,7 +126,7 @@ def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:
 def _globals(
     namespace: Mapping[str, Any], names: Iterable[str], attributes: Sequence[str], prefix: str = ""
 ) -> Iterator[str]:
-    """Yield the names in a module that may hold state, and those of the modules that it names.
+    """Yield those names in a module, and in the modules that it uses, that may hold state.
 
     attributes: the names of other modules' values that the code uses.
     """
@@ -148,7 +148,7 @@ def _steps_of_class(kind: type) -> Iterator[Step]:
 
 
 def _is_of_interest(value: Any) -> bool:
-    """Return whether a global may hold state; what libraries define does not."""
+    """Return whether a global may hold state; definitions of libraries do not."""
     if isinstance(value, types.BuiltinFunctionType):
         return False
     return not isinstance(value, (type, types.FunctionType)) or is_users(value.__module__)
@@ -156,7 +156,7 @@ def _is_of_interest(value: Any) -> bool:
 
 @functools.cache
 def _names_in(code: types.CodeType, *operations: str) -> tuple[str, ...]:
-    """Return the names that some operations in code have, and in the functions that it defines."""
+    """Return the names in some operations of code, and of the functions that it defines."""
     names = [
         entry.argval
         for entry in dis.get_instructions(code)
@@ -279,7 +279,7 @@ def is_entered(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (paddle.optimizer.Optimizer, LRScheduler, types.SimpleNamespace)):
         return True
-    if isinstance(value, enum.Enum):  # whose attributes are those of all who use it
+    if isinstance(value, enum.Enum):  # all code shares its attributes
         return False
     if kind.__module__.partition(".")[0] == "paddle":
         return kind.__module__.startswith(_ENTERED)
@@ -314,9 +314,9 @@ def _internals(kind: type) -> frozenset[str]:
 
 
 def _opened_by_bases(kind: type) -> set[str]:
-    """Return the names of what this package's bases of a user's class open, such as files.
+    """Return the fields for open files and the like of this package's bases of a user's class.
 
-    They are fields that `__init__` does not take; see `paddle_mnist.training.bundled`.
+    `__init__` does not take them; see `paddle_mnist.training.bundled`.
     """
     ours = [base for base in kind.__mro__ if base.__module__.startswith("paddle_mnist.")]
     classes = [base for base in ours if dataclasses.is_dataclass(base)]

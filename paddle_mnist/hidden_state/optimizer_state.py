@@ -13,7 +13,7 @@ from paddle_mnist.nn.state_dict import require_match, without_name_table
 # By structured names, such as "conv1.weight". Paddle generates `.name`, which may differ in another
 # process.
 Parameters = Mapping[str, paddle.Tensor]
-MOST_STEPS = 64  # until an optimizer has its state
+MOST_STEPS = 64  # after which an optimizer has its state
 
 
 def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:
@@ -59,7 +59,7 @@ def optimizer_contents(
         "class": type(optimizer).__name__,
         "parameters": parameters_with_state(optimizer, parameters),
         "state": structured_state(optimizer.state_dict(), generated_names(parameters)),
-        # Paddle's name of a variable, which differs each time an optimizer uses the schedule.
+        # `_var_name` is a generated name, which differs each time an optimizer uses the schedule.
         "schedule": _without(schedule_numbers(optimizer), "_var_name"),
     }
 
@@ -84,9 +84,9 @@ def load_structured_state(
 ) -> None:
     """Load the state that `structured_state` returned into an optimizer.
 
-    with_state, without_state: the structured names of the parameters for which state was saved, and
-    of those for which none was; others have state if they are trained. error: the beginning of the
-    error message. numbers: those of the schedule, see `schedule_numbers`.
+    with_state, without_state: the structured names of the parameters with and without saved state;
+    others have state if they are trained. error: the beginning of the error message. numbers: of
+    the schedule, see `schedule_numbers`.
     keeps_schedule: whether to leave the schedule unchanged.
 
     This changes the weights, so load those afterwards. Raises CheckpointError, with a diff, if the
@@ -118,9 +118,9 @@ def _create_state(
     names: structured names by the generated ones. expected: the entries of the state.
 
     Paddle creates it in the first step, and accepts any state before that. So this takes a step
-    with zero gradients, or as many as an optimizer of the user's own class needs for the expected
-    entries; the state that is loaded afterwards must have the same. What the steps do to attributes
-    of that class is undone.
+    with zero gradients, or several with an optimizer of the user's own class, until it has the
+    expected entries; the state that is loaded afterwards must have the same ones. Changes of the
+    steps to attributes of that class are undone.
     """
     state: dict[str, Any]
     if not chosen:
@@ -147,7 +147,7 @@ def _create_state(
 
 
 def _forget_loaded(optimizer: paddle.optimizer.Optimizer) -> None:
-    """Release the state that was loaded: Paddle keeps it for accumulators that are made later."""
+    """Release the loaded state, which Paddle keeps for accumulators that are created later."""
     held = getattr(optimizer, "_accumulators_holder", {})
     for accumulators in getattr(optimizer, "_accumulators", {}).values():
         for accumulator in accumulators.values():

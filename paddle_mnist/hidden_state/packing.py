@@ -36,14 +36,14 @@ DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, Any]:
     """Return plain data as a flat dictionary of NumPy arrays and one text, for `paddle.save`.
 
-    parameters: by their names in the model. The names that Paddle generated for them, and as keys
-        their `id`, as an optimizer's dict has them, are saved as names in the model, because they
-        may be others in another process.
-    Raises TypeError for what is not plain.
+    parameters: by their names in the model. These names replace the ones that Paddle generated, and
+        the `id` of parameters as keys, as in an optimizer's dict, which may differ in another
+        process.
+    Raises TypeError for a value that is not plain.
     """
     packer = _Packer(parameters)
     text = json.dumps(packer.node(value))
-    return {STRUCTURE: text, **{str(number): one for number, one in enumerate(packer.arrays)}}
+    return {STRUCTURE: text, **{str(number): values for number, values in enumerate(packer.arrays)}}
 
 
 def unpack(
@@ -51,7 +51,7 @@ def unpack(
 ) -> Any:
     """Return the plain data that `pack` packed, without executing code from the file.
 
-    parameters: by their names in the model; None to leave these in the place of generated names.
+    parameters: by their names in the model; None to keep these names.
     origin: the file, for errors. Raises CheckpointError.
     """
     try:
@@ -71,9 +71,9 @@ def unpack(
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy of plain data, as saving and loading would give it.
+    """Return a deep copy of plain data, as saving and loading would.
 
-    An array in two places is one array in both again.
+    An array that is referenced twice is copied once.
     """
     return unpack(pack(value), None, "a copy")
 
@@ -119,7 +119,7 @@ class _Packer:
         if not isinstance(value, (*SETS, *CONTAINERS)):
             raise TypeError(f"a {name}")
         nodes = [self.node(item) for item in value]
-        if isinstance(value, SETS):  # in an order that does not depend on the process
+        if isinstance(value, SETS):  # sorted, since their order depends on the process
             return {name: sorted(nodes, key=json.dumps)}
         if isinstance(value, collections.deque):
             return {"deque": [nodes, value.maxlen]}
@@ -150,7 +150,7 @@ class _Unpacker:
         self, packed: Mapping[str, Any], parameters: Optional[Mapping[str, paddle.Tensor]]
     ):
         self.packed, self.parameters = packed, parameters
-        self.made: dict[str, Any] = {}  # what is in several places, by its number
+        self.shared_values: dict[str, Any] = {}  # by number
 
     def value(self, node: Any) -> Any:
         if not isinstance(node, dict):
@@ -162,7 +162,9 @@ class _Unpacker:
             parameter = self.parameters[item]
             return parameter.name if kind == "parameter" else id(parameter)
         if kind == "tensor":
-            return self.shared(item[0], lambda one: paddle.to_tensor(one, stop_gradient=item[1]))
+            return self.shared(
+                item[0], lambda values: paddle.to_tensor(values, stop_gradient=item[1])
+            )
         if kind == "array":
             return self.shared(item, np.array)
         if kind == "scalar":
@@ -192,16 +194,16 @@ class _Unpacker:
         return makers[kind](map(self.value, item))
 
     def shared(self, number: Any, make: Callable[[np.ndarray], Any]) -> Any:
-        if str(number) not in self.made:
-            self.made[str(number)] = make(self.packed[str(number)])
-        return self.made[str(number)]
+        if str(number) not in self.shared_values:
+            self.shared_values[str(number)] = make(self.packed[str(number)])
+        return self.shared_values[str(number)]
 
 
 def _namedtuple(module: str, name: str) -> type:
-    """Return a class of namedtuples that is loaded. Raises TypeError for anything else."""
+    """Return a namedtuple class that is already loaded. Raises TypeError for anything else."""
     kind = getattr(sys.modules.get(module), name, None)
     if not isinstance(kind, type) or not is_namedtuple(kind):
-        raise TypeError(f"{module}.{name} is no namedtuple of this program")
+        raise TypeError(f"{module}.{name} is not a namedtuple of this program")
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Find the values that can be reached by their paths, and put others in their places."""
+"""Walk to all values that roots hold, find a value by its path, and replace it."""
 
 import functools
 import types
@@ -23,14 +23,13 @@ from paddle_mnist.hidden_state.plain_data import (
 )
 
 DATA = (*SCALARS, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
-MOST_STEPS = 60  # on the way to a value
-
+MOST_STEPS = 60  # on the path to a value
 
 Value = TypeVar("Value")
 
 
 class Place(NamedTuple):
-    """A value, and the path on which it was found.
+    """A value, and its path.
 
     is_internal: whether Paddle itself manages it. is_alias: whether it was found before on another
     path, or is known to the caller.
@@ -48,17 +47,17 @@ def walk(
     most_items: int = MOST_ITEMS,
     skipped: Optional[list[str]] = None,
 ) -> Iterator[Place]:
-    """Yield every value that can be reached, at the path on which it is found first.
+    """Yield every reachable value, with the path on which it is found first.
 
-    On other paths, it is an alias, and what it holds is not yielded again.
+    On other paths, it is an alias, and the values that it holds are not yielded again.
 
-    known: the ids of values that are not to be entered. most_items: larger containers are not
-    entered. skipped: a list to which to add the names of these.
+    known: the ids of values not to enter. most_items: larger containers are not entered, and their
+    names are added to the list `skipped`.
     """
     seen = set(known)
     stack = [Place((("root", name),), value, False) for name, value in roots.items()]
     stack.reverse()
-    # Internal values come last: a layer's weights are to be found in it, not in its optimizer.
+    # Internal values come last, so that a layer's weights are found in it, not in its optimizer.
     internal: list[Place] = []
     while stack or internal:
         place = (stack or internal).pop()
@@ -86,10 +85,10 @@ def walk(
                 )
                 for step in object_graph.steps(value)
             ]
-        except Exception:  # an object that does not let itself be looked into, such as a proxy
+        except Exception:  # an object that cannot be examined, such as a proxy
             continue
-        for one in reversed(below):
-            (internal if one.is_internal else stack).append(one)
+        for held in reversed(below):
+            (internal if held.is_internal else stack).append(held)
 
 
 def find(roots: Mapping[str, Any], path: Path) -> Any:
@@ -102,7 +101,7 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     """Return whether a file may set the value at a path.
 
     places: the values that the walk finds, by path. A file must not set any other value, such as a
-    global of a function, because it could change what the program does.
+    global of a function, because that could change what the program does.
     """
     parent = places.get(path[:-1])
     if len(path) < 2 or parent is None or not object_graph.can_be_replaced(path[-1]):
@@ -113,7 +112,7 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     kind, key = path[-1]
     is_new_item = kind == "item" and isinstance(parent.value, dict)
     is_instance = object_graph.is_entered(parent.value) and not isinstance(parent.value, type)
-    # The attribute of the class that one of the instance would hide: data may be, methods never.
+    # The attribute of the instance would hide one of the class: that may be data, but not a method.
     hidden = getattr(type(parent.value), str(key), None)
     hides_data = isinstance(hidden, (*DATA, functools.cached_property))
     is_public = not str(key).startswith("__")
@@ -135,10 +134,12 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
     return True
 
 
-def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> Optional[Path]:
-    """Return the path of the unit in which a value is saved; None if there is none.
+def shortest_plain_path(
+    roots: Mapping[str, Any], path: Path, known: Collection[int] = ()
+) -> Optional[Path]:
+    """Return the shortest beginning of a path that leads to plain data; None if there is none.
 
-    It is the shortest beginning of the value's path that leads to plain data.
+    Plain data is saved as a whole, at this path.
     """
     lengths = range(2, len(path) + 1)
     beginnings = (path[:n] for n in lengths if object_graph.can_be_replaced(path[n - 1]))

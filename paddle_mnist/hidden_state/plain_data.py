@@ -1,7 +1,7 @@
 """Compare and replace plain data.
 
-Plain data are numbers, strings, buffers, arrays, tensors, generators of random numbers, and
-containers of them. `packing` writes them to files.
+Plain data consists of numbers, strings, buffers, arrays, tensors, random-number generators, and
+containers of them. `packing` converts it for files.
 """
 
 import array
@@ -43,7 +43,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_leaf(value: Any) -> bool:
-    """Return whether a value is data that holds no other values."""
+    """Return whether a value is data that does not hold other values."""
     kinds = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray)
     return isinstance(value, kinds) or is_tensor(value)
 
@@ -95,14 +95,14 @@ def nbytes(value: Any) -> int:
 
 
 def is_namedtuple(kind: Any) -> bool:
-    """Return whether a class is one of namedtuples that can be found by its name."""
+    """Return whether a class is a namedtuple class that can be found by its name."""
     is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     is_found = kind is getattr(sys.modules.get(kind.__module__), kind.__name__, None)
     return is_named and kind.__new__ is not tuple.__new__ and is_found
 
 
 def replace_in_place(current: Any, new: Any) -> bool:
-    """Replace the contents of an object by those of another; return whether that was possible.
+    """Replace the contents of an object with those of another; return whether that was possible.
 
     Other references to the object then see the new contents, too. The kinds of dict may differ.
     """
@@ -187,7 +187,7 @@ def digest_of(value: Any) -> str:
 
 
 def typecode(buffer: Any) -> str:
-    """Return the type of a buffer's items, as the module `array` calls it; "" for others."""
+    """Return the type code of an `array.array`; "" for others."""
     return getattr(buffer, "typecode", "")
 
 

@@ -1,4 +1,4 @@
-"""Take snapshots of every value that can be reached, list what has changed, and restore it."""
+"""Take snapshots of all reachable values, list the changes, and restore the values."""
 
 import collections
 import operator
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """What an object holds: attributes by step, and its containers, each with a copy."""
+    """The contents of an object: attributes by step, and its containers, each with a copy."""
 
     attributes: Mapping[Step, Any]
     containers: list[tuple[Any, Any]]
@@ -60,8 +60,8 @@ class _Contents(NamedTuple):
 class _Saved(NamedTuple):
     """A value in a snapshot.
 
-    copy: what the value is compared with and restored from; the SHA-256 of an array that is not
-        copied; ABSENT for an alias, and for an array that is not examined.
+    copy: a copy to compare with and to restore; the SHA-256 of an array that is not copied; ABSENT
+        for an alias, and for an array that is not examined.
     is_frozen: whether it is a tensor with stop_gradient=True.
     """
 
@@ -72,14 +72,14 @@ class _Saved(NamedTuple):
 
 @dataclass
 class Snapshot:
-    """The current state of all values that can be reached from some roots.
+    """The current state of all values that some roots hold.
 
-    roots: objects by name. known: the `id` of tensors whose values to leave out, because they are
-        saved and restored separately.
+    roots: objects by name. known: the `id` of tensors to leave out, because they are saved and
+        restored separately.
     most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
-    is_state: whether an array is copied whatever its size.
-    keeps_digests: keep the SHA-256 of large arrays instead of copies, and nothing that Paddle
-        itself manages; then nothing can be restored.
+    is_state: whether to copy an array of any size.
+    keeps_digests: keep the SHA-256 of large arrays instead of copies, and leave out values that
+        Paddle itself manages; then nothing can be restored.
     skipped: (attribute) the names of objects that exceed the limits.
     """
 
@@ -93,12 +93,12 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         self._room = self.most_bytes
-        self._saved: dict[Path, _Saved] = {}  # keeps values alive, so that no `id` is used twice
+        self._saved: dict[Path, _Saved] = {}  # keeps values alive, so that each `id` is unique
         self._ids: set[int] = set()
         self.extend()
 
     def extend(self) -> None:
-        """Take in the values that were not there before, as they are now."""
+        """Add the values that did not exist before, as they are now."""
         for place in list(self._walk(self.skipped)):
             path, value, is_internal, is_alias = place
             if path in self._saved or (is_alias and is_internal):
@@ -114,7 +114,7 @@ class Snapshot:
         return [describe(place.path) for place in found if is_iterator(place.value)]
 
     def places(self) -> dict[Path, Place]:
-        """Return the values that there were, and the other names of each, by path."""
+        """Return the values in the snapshot by path, including aliases."""
         return {path: saved.place for path, saved in self._saved.items()}
 
     def changes(self) -> list[Change]:
@@ -150,7 +150,7 @@ class Snapshot:
         return (place for place in places if not (self.keeps_digests and place.is_internal))
 
     def _copy(self, place: Place) -> Any:
-        """Return what is needed to compare a value and to restore it."""
+        """Return a copy of a value, to compare it with and to restore it."""
         value = place.value
         if not isinstance(value, ARRAYS):
             return _data(value) if is_leaf(value) or is_iterator(value) else _contents(value)
@@ -188,9 +188,9 @@ class Snapshot:
         return not equal(_data(now), copy)
 
     def _is_another(self, before: Any, now: Any) -> bool:
-        """Return whether an object was exchanged for another that is not its equal.
+        """Return whether an object was replaced by another that is not equal to it.
 
-        A new object of a kind that is looked into is compared by what it holds.
+        New objects of types that are entered are compared by their contents.
         """
         if isinstance(before, types.FunctionType):
             return now.__code__ is not before.__code__
@@ -210,15 +210,17 @@ def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
 
 
 def is_iterator(value: Any) -> bool:
-    """Return whether a value is an iterator, whose position no checkpoint can hold."""
+    """Return whether a value is an iterator, whose position cannot be saved."""
     return hasattr(type(value), "__next__") and not object_graph.is_entered(value)
 
 
 def _position(iterator: Any) -> tuple[Any, ...]:
-    """Return what tells some positions of an iterator from others, without moving it."""
+    """Return a value that shows most changes of an iterator's position, without moving it."""
     frame = getattr(iterator, "gi_frame", None)  # of a generator
     if frame is not None:
-        plain = {name: repr(one) for name, one in frame.f_locals.items() if type(one) in SCALARS}
+        plain = {
+            name: repr(local) for name, local in frame.f_locals.items() if type(local) in SCALARS
+        }
         return frame.f_lasti, plain
     return operator.length_hint(iterator, -1), repr(iterator)
 
@@ -231,7 +233,7 @@ def _has_bytes(array: Any) -> bool:
 
 
 def _data(value: Any) -> Any:
-    """Return what data, or an iterator, is compared by."""
+    """Return a comparable value for data or an iterator."""
     if is_tensor(value):
         return as_array(value)
     if isinstance(value, GENERATORS):
@@ -242,14 +244,16 @@ def _data(value: Any) -> Any:
 
 
 def _contents(value: Any) -> _Contents:
-    """Return what an object holds."""
+    """Return the contents of an object."""
     attributes = {step: child(value, step) for step in object_graph.own_steps(value)}
     containers = [value] if isinstance(value, (dict, list, collections.deque)) else []
     if isinstance(value, nn.Layer):
-        # These belong together: assigning a tensor moves an attribute from one to another.
+        # Together, since assigning a tensor moves an attribute from one of them to another.
         names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
         containers = [vars(value), *(vars(value)[name] for name in names)]
-    return _Contents(attributes, [(one, _copied_container(one)) for one in containers])
+    return _Contents(
+        attributes, [(container, _copied_container(container)) for container in containers]
+    )
 
 
 def _copied_container(container: Any) -> Any:
@@ -259,7 +263,7 @@ def _copied_container(container: Any) -> Any:
 
 
 def _restore(value: Any, copy: Any) -> None:
-    """Give a value the contents that it had when it was copied."""
+    """Restore the contents of a value from its copy."""
     if isinstance(copy, _Contents):
         _restore_contents(value, copy)
     elif isinstance(value, GENERATORS):

@@ -1,4 +1,4 @@
-"""The arguments of `fit`, checked: `FitArguments`, and its groups `StartFrom` and `Evaluating`.
+"""Declare and check the arguments of `fit`: `FitArguments`, `StartFrom` and `Evaluating`.
 
 Imports no paddle.
 """
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StartFrom(Options):
-    """Another training to start from: its weights, and by default its optimizer's state too.
+    """Another run to start from: its weights, and by default its optimizer's state, too.
 
     path: of a run, a checkpoint, or with weights_only a `.pdparams` file.
-    weights_only: take the weights alone.
+    weights_only: load only the weights.
     partial: with weights_only, load only the weights that match, and log the names of the others.
     """
 
@@ -77,11 +77,11 @@ class StartFrom(Options):
 
 @dataclass(frozen=True)
 class Evaluating(Options):
-    """Options for when and how to evaluate during a training.
+    """Options for when and how to evaluate during training.
 
     every_epochs: the number of epochs between evaluations; the last epoch is always evaluated.
     every_steps: the number of steps between further evaluations, inside epochs.
-    batch_size: of an evaluation; by default that of the training.
+    batch_size: of an evaluation; by default the training's.
     """
 
     heading = "evaluation"
@@ -106,7 +106,7 @@ def _parse_resume(value: Any) -> Any:
 
 def _parse_output(value: Any) -> Any:
     if isinstance(value, str) and re.match(r"\w+://", value):
-        raise ConfigError(  # which does not show what may be a password
+        raise ConfigError(  # without the URL, which may contain a password
             "output is a URL; expected a folder on this machine; mirror keeps a copy at a URL"
         )
     return value
@@ -176,8 +176,8 @@ class FitArguments(Options):
         for name in self.must_match or ():
             if name in (*ENGINE_OPTIONS, *CALLBACK_OPTIONS, "name", "monitor", "mode"):
                 raise ConfigError(
-                    f"must_match names {name}, which fit compares by itself where it decides the "
-                    "result; expected other names"
+                    f"must_match names {name}, which fit already compares if it affects the "
+                    "result; use other names"
                 )
 
     def _check_types(self) -> None:
@@ -237,8 +237,7 @@ class FitArguments(Options):
             if not has_state(part):
                 raise ConfigError(
                     f"state[{name!r}] is a {type(part).__name__}; expected an object with "
-                    "state_dict and set_state_dict, such as a Layer, an Optimizer, or one of your "
-                    "own"
+                    "state_dict and set_state_dict, such as a Layer or an Optimizer"
                 )
 
     def _check_callbacks(self) -> None:
@@ -247,8 +246,8 @@ class FitArguments(Options):
         kinds = [type(callback) for callback in self.callbacks if isinstance(callback, Options)]
         if repeated := [kind.__name__ for kind in kinds if kinds.count(kind) > 1]:
             raise ConfigError(
-                f"callbacks holds {len(repeated)} instances of {repeated[0]}, whose options are "
-                "those of the run; expected one"
+                f"callbacks holds {len(repeated)} instances of {repeated[0]}, whose options "
+                "belong to the run; expected one"
             )
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
@@ -260,44 +259,44 @@ class FitArguments(Options):
     def _check_evaluation(self) -> None:
         if self.mode and not self.monitor:
             raise ConfigError(
-                f"mode is {self.mode!r} without monitor; expected monitor too, the metric to "
-                f"{self.mode}imize, as monitor='valid/...'"
+                f"mode is {self.mode!r} without monitor; set monitor, too, to the metric to "
+                f"{self.mode}imize, such as monitor='valid/...'"
             )
         if self.valid is not None:
             return
         if self.monitor:
             raise ConfigError(
-                f"monitor is {self.monitor!r}, but nothing is evaluated; expected valid data too"
+                f"monitor is {self.monitor!r}, but nothing is evaluated; pass valid data, too"
             )
         for callback in self.callbacks:
             if callback.ends_with_best:
                 raise ConfigError(
                     f"{type(callback).__name__} ends the training with its best checkpoint, but "
-                    "nothing is evaluated; expected valid data too"
+                    "nothing is evaluated; pass valid data, too"
                 )
 
     @property
     def all_callbacks(self) -> list[Callback]:
-        """The callbacks, with those that are there by default."""
+        """The callbacks, including the default ones."""
         return with_defaults(self.callbacks)
 
     @property
     def ends_with_best(self) -> bool:
-        """Return whether the result is that of the best checkpoint, not of the last step."""
+        """Return whether the result is the best checkpoint, not the last step."""
         return any(callback.ends_with_best for callback in self.callbacks)
 
     @property
     def groups(self) -> list[Options]:
-        """The groups of options among the arguments, this one included."""
+        """The groups of options among the arguments, including this one."""
         values = [getattr(self, field.name) for field in fields(self)]
         callbacks = self.all_callbacks
         further = [group for callback in callbacks for group in callback.options]
-        groups = [one for one in [*values, *callbacks, *further] if isinstance(one, Options)]
+        groups = [group for group in [*values, *callbacks, *further] if isinstance(group, Options)]
         return [self, *groups]
 
     @property
     def splits(self) -> Mapping[str, Any]:
-        """The data to evaluate on by the names of their splits."""
+        """The data to evaluate on, by split."""
         if self.valid is None:
             return {}
         return self.valid if isinstance(self.valid, Mapping) else {"valid": self.valid}
@@ -306,7 +305,7 @@ class FitArguments(Options):
     def monitored(self) -> tuple[str, str]:
         """The metric by which evaluations are compared, and whether "min" or "max" is the best.
 
-        Raises ConfigError where its name does not tell.
+        Raises ConfigError if mode is missing for a metric whose name does not imply it.
         """
         monitor = self.monitor or f"{next(iter(self.splits), 'valid')}/loss"
         mode, name = self.mode, monitor.rpartition("/")[2]
@@ -316,15 +315,15 @@ class FitArguments(Options):
             mode = "max"
         if mode is None:
             raise ConfigError(
-                f"monitor is {monitor!r}, whose name does not tell which value is the best; "
-                f"expected mode={MODES[1]!r} or mode={MODES[0]!r} with it"
+                f"monitor is {monitor!r}, whose name does not imply which value is the best; "
+                f"set mode={MODES[1]!r} or mode={MODES[0]!r}, too"
             )
         return monitor, mode
 
     def for_processes(self) -> "FitArguments":
         """Return the arguments for each of several processes that `fit` starts.
 
-        Raises ConfigError, naming the argument, if they cannot be sent there.
+        Raises ConfigError, with the argument's name, for one that cannot be sent to them.
         """
         from multiprocessing.reduction import ForkingPickler
 
@@ -332,8 +331,8 @@ class FitArguments(Options):
 
         several = f"nprocs is {self.processes.nprocs or 'auto'}"
         remedy = (
-            "expected functions at the top level of a module, which the new processes import; or "
-            "start with python -m paddle.distributed.launch, which takes everything"
+            "use functions at the top level of a module, which the new processes import; or "
+            "start with python -m paddle.distributed.launch, which accepts everything"
         )
         kinds = (paddle.nn.Layer, paddle.optimizer.Optimizer)
         objects = {"model": self.model, "optimizer": self.optimizer, "state": self.state}
@@ -361,7 +360,7 @@ def check_together(
     is_path = resume not in ("auto", "off")
     if start and is_path:
         raise ConfigError(
-            f"resume is {resume!r}, and {start.path} is to start from; expected at most one of them"
+            f"resume is {resume!r}, and start names {start.path}; use at most one of them"
         )
     for callback in callbacks:
         if not callback.ends_with_best:
@@ -375,19 +374,19 @@ def check_together(
         if is_path:
             raise ConfigError(
                 f"resume is {resume!r} with {name}, which ends the training with its best "
-                "checkpoint; expected one of them: the best may be of the run that is resumed; "
-                "continue that run in its own output"
+                "checkpoint; use one of them, since the best one may belong to the run that is "
+                "resumed; or continue that run in its own output"
             )
 
 
 def _what(value: Any) -> str:
-    """Return what a wrong argument is, for an error message."""
+    """Describe an invalid argument for an error message."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 CODE = "code"  # the group of hashes of the caller's code
 PYTHON = f"{CODE}.python"  # the version of Python that they belong to
-# What a resume compares of the net and of what else computes the result, by group.
+# The groups that describe the net and other code that computes the result; a resume compares them.
 TASK = ("layers", "loss", "step", "collate_fn", "metrics", CODE)
 
 # The arguments that are groups, by name.
@@ -407,13 +406,13 @@ CALLBACK_OPTIONS = flat_options([Watch, Profile, Console, VisualDL, Figures])
 def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:
     """Return the defaults of the options of groups that a resume compares, by flat name.
 
-    As a manifest has them: a run that does not have one was trained before it existed.
+    They stand for options that are missing in the manifest of an older run.
     """
     options = {**ENGINE_OPTIONS, **flat_options(type(group) for group in groups)}
     return {
-        name: list(one.default) if isinstance(one.default, tuple) else one.default
-        for name, one in options.items()
-        if one.declared.must_match and one.group is not FitArguments
+        name: list(entry.default) if isinstance(entry.default, tuple) else entry.default
+        for name, entry in options.items()
+        if entry.declared.must_match and entry.group is not FitArguments
     }
 
 

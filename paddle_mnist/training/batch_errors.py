@@ -1,4 +1,4 @@
-"""Say in one line what is wrong with a batch on which a step fails: which sample, which value."""
+"""Report in one line why a step fails on a batch, with the sample and its value."""
 
 import contextlib
 import re
@@ -16,14 +16,14 @@ from paddle_mnist.nn.losses import is_likelihood
 from paddle_mnist.system.arrays import as_array
 
 IGNORED = -100  # the label that Paddle's losses leave out by default
-# What Paddle's kernels raise for values and shapes that they cannot compute.
+# Errors of Paddle's kernels for invalid values and shapes.
 OF_DATA = re.compile(r"\b(InvalidArgument|OutOfRange)(Error)?\b")
-# What the cross-entropy tells of a label.
+# Values in an error message of Paddle's cross-entropy.
 LABEL = re.compile(r"\b(ignore_index|lbl|axis_dim_)[:(](-?\d+)")
 
 
 class LabelError(DataError):
-    """A label that is not a class. what: says so; number: of its sample among `labels`."""
+    """A label that is not a class. what: the problem. number: of its sample among `labels`."""
 
     def __init__(self, what: str, labels: paddle.Tensor, number: int):
         super().__init__(f"the label of sample {number} of a batch {what}")
@@ -31,7 +31,7 @@ class LabelError(DataError):
 
 
 def reraise(error: Exception, loss: Callable[..., Any], outputs: Any, labels: Any) -> NoReturn:
-    """Raise what a loss has raised; a LabelError if a label is the reason.
+    """Raise the error of a loss again, as a LabelError if a label is the reason.
 
     outputs: [N, ...], with the classes along the loss's axis. labels: whole numbers, [N, ...].
     """
@@ -56,17 +56,17 @@ def reraise(error: Exception, loss: Callable[..., Any], outputs: Any, labels: An
 
 def _option(loss: Callable[..., Any], name: str, default: int) -> int:
     """Return an option of one of Paddle's losses, a layer or a function with keywords."""
-    given = getattr(loss, "keywords", {})
-    value: int = given.get(name, getattr(loss, name, getattr(loss, f"_{name}", default)))
+    keywords = getattr(loss, "keywords", {})
+    value: int = keywords.get(name, getattr(loss, name, getattr(loss, f"_{name}", default)))
     return value
 
 
 @contextlib.contextmanager
 def located(batch: Any, loader: Loader, epoch: int, number: int, where: str) -> Iterator[None]:
-    """Raise an error that a batch's values or shapes cause as a DataError with their place.
+    """Convert errors that a batch's values or shapes cause to a DataError with their place.
 
-    batch: as the loader gives it, or some of its shards. number: of the batch in the epoch, from 0.
-    where: is it, "epoch 2", say. Other errors are the code's own, and stay as they are.
+    batch: as the loader yields it, or some of its shards. number: of the batch in the epoch, from
+    0. where: such as "epoch 2". Other errors come from the code, and stay as they are.
     """
     place = f"batch {number + 1} of {where}"
     try:
@@ -84,7 +84,7 @@ def located(batch: Any, loader: Loader, epoch: int, number: int, where: str) -> 
 
 
 def _name(error: LabelError, batch: Any, loader: Loader, epoch: int, number: int) -> str:
-    """Return which sample it is: of the dataset where the loader knows, else of the batch."""
+    """Return the name of the sample: in the dataset if the loader knows it, else in the batch."""
     for shard in shards_of(batch):
         if any(leaf is error.labels for leaf in leaves(shard.batch)):
             return loader.sample_name(epoch, number, shard.index, error.number)

@@ -1,4 +1,4 @@
-"""`Beginning`: the state of a training before its first step, to be restored after a trial."""
+"""Keep the state before the first step, to restore it after a trial."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from paddle_mnist.system.arrays import copied_array
 
 
 class Beginning:
-    """The values of everything that a training may change.
+    """The values of everything that training may change.
 
     model, average: the net and the moving average of its weights. extra: the rest of the state.
     """

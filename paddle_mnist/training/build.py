@@ -25,7 +25,7 @@ log = logging.getLogger("paddle_mnist")
 def build_training(arguments: FitArguments) -> Training:
     """Join the other processes, build the parts, and try the first batch.
 
-    Whatever is wrong with them is raised here, before a file is touched.
+    Errors in them are raised here, before a file is written.
     """
     world = join(arguments.processes.hang_timeout, arguments.device)
     device = select_device(own_device(arguments.device) if world.size > 1 else arguments.device)
@@ -39,7 +39,7 @@ def build_training(arguments: FitArguments) -> Training:
     watch_generators([training.loader, *training.evaluator.datasets.values()], training.extra.data)
     _check_saving(training)
     training.compared = compared(training, description)
-    # A process may have its own rank, say, in what its code refers to.
+    # Not the caller's code: it may refer to the rank of its process.
     shared = {k: v for k, v in training.compared.items() if k.partition(".")[0] not in TASK}
     world.require_same(shared, "the arguments or the data")
     world.run_on_main(lambda: check_override(training))
@@ -77,7 +77,7 @@ def _try_first_batches(training: Training) -> None:
 def _check_saving(training: Training) -> None:
     arguments, saving = training.arguments, training.arguments.saving
     inside_epochs = training.loader.resumes_inside_epochs
-    # The default is for data that can resume inside epochs; another value is the user's choice.
+    # The default only applies to data that can resume inside epochs.
     chosen_seconds = saving.every_seconds not in (None, Saving.every_seconds)
     if not inside_epochs and (saving.every_steps or chosen_seconds):
         raise ConfigError(

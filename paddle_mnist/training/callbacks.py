@@ -1,4 +1,4 @@
-"""`Callback`: what a caller of `fit` adds to a training, and `is_rehearsal`. Imports no paddle."""
+"""Base class of callbacks, and what `fit` passes to them. Imports no paddle."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 AnyCallback = TypeVar("AnyCallback", bound="Callback")
 
-# What a resume compares, and is no hyperparameter; a dashboard would take `name` for the run's.
-NOT_CHOSEN = ("parameters", "valid", "name")
+# Compared values that are not hyperparameters; a dashboard would use `name` as the run's.
+NOT_HYPERPARAMETERS = ("parameters", "valid", "name")
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,24 @@ class FitResult:
 
 @dataclass(eq=False)
 class Training:
-    """A training of `fit` as its callbacks see it: to read, not to change.
+    """A training run of `fit`, for its callbacks, which may read but not change it.
 
-    model: the net that is trained, with the weights of the newest step; until `before_training`
-        returns, with those that it was built with or starts from.
+    model: the net, with the weights of the newest step; until `before_training` returns, with those
+        that it was built with or starts from.
     optimizer: the optimizer of its parameters.
     run: its directory: `run.path`, `run.checkpoints.folder`, `run.metrics` (the path of
         `metrics.jsonl`), `run.figures`, ...
     world: the processes: `world.rank`, `world.size`, `world.is_main_process`.
-    state: where it stands, now and after each step: `epoch`, `step`, `samples`, `metrics`, `best`,
-        ...; in `run_opened` at step 0, since only afterwards `fit` decides where to resume; then at
-        the step where it resumes.
+    state: the progress after the newest step: `epoch`, `step`, `samples`, `metrics`, `best`, ...;
+        in `run_opened` at step 0, since `fit` decides afterwards where to resume.
 
-    Unlike these, the others may change in any version.
+    Unlike these, the following may change in any version.
     arguments: those of `fit`. device: the name of Paddle's device.
     loader: batches of the training data, with their order. schedule: when the optimizer's learning
-    rate changes. average: a moving average of the weights, or `NO_AVERAGE`. extra: state that is
-    elsewhere. step, metric_prototypes: see `Trainer`.
-    evaluator: evaluates the splits. tags: of the metrics that it gives.
-    callbacks: with those that are there by default.
+    rate changes. average: a moving average of the weights, or `NO_AVERAGE`. extra: all other state.
+    step, metric_prototypes: see `Trainer`.
+    evaluator: evaluates the splits. tags: of its metrics.
+    callbacks: including the default ones.
     compared: the values that a resume compares, by names such as "optimizer.beta1".
     config: the contents of `config.yaml`. resumed_from: a checkpoint, if it was resumed.
     """
@@ -106,14 +105,16 @@ class Training:
 
     @property
     def steps(self) -> Optional[int]:
-        """The number of steps in all epochs; None if the data have no length."""
+        """The number of steps in all epochs; None if the data has no length."""
         steps = (self.loader.steps_per_epoch or 0) * self.arguments.epochs
         return min(steps, self.arguments.loading.max_steps or steps) or None
 
     @property
     def hyperparameters(self) -> Mapping[str, object]:
-        """The chosen values that decide the result: plain ones, by names such as "batch_size"."""
-        return {k: v for k, v in self.compared.items() if k.partition(".")[0] not in NOT_CHOSEN}
+        """The options that affect the result, as plain values, by names such as "batch_size"."""
+        return {
+            k: v for k, v in self.compared.items() if k.partition(".")[0] not in NOT_HYPERPARAMETERS
+        }
 
     @property
     def log_every(self) -> int:
@@ -122,7 +123,7 @@ class Training:
 
     def callback(self, kind: type[AnyCallback]) -> Optional[AnyCallback]:
         """Return the first callback of a class; None if there is none."""
-        return next((one for one in self.callbacks if isinstance(one, kind)), None)
+        return next((callback for callback in self.callbacks if isinstance(callback, kind)), None)
 
     def is_over(self, state: TrainState) -> bool:
         """Return whether all epochs or steps are trained."""
@@ -144,7 +145,7 @@ class Callback(Observer):
     ends_with_best: (attribute) whether the training ends with the weights of its best checkpoint.
     log_every: (attribute) the number of steps between log lines; of several callbacks' the lowest
         counts.
-    options: (attribute) groups of options that `fit` does not get, and a resume compares as well.
+    options: (attribute) further groups of options that a resume compares.
     """
 
     ends_with_best: bool = False
@@ -152,7 +153,7 @@ class Callback(Observer):
     options: Sequence[Options] = ()
 
     def check_training(self, training: Training) -> None:
-        """Raise ConfigError for what does not fit the training; called before a file is written."""
+        """Raise ConfigError if the callback does not fit the run; called before writing a file."""
 
     def config_entries(self) -> Mapping[str, object]:
         """Return more entries for `config.yaml`, as plain values."""
@@ -168,22 +169,22 @@ class Callback(Observer):
     def before_training(self, training: Training) -> None:
         """Called in each call of `fit`, before a checkpoint is loaded and before the rehearsal.
 
-        A resumed run then replaces what it sets, such as pretrained weights, by what was saved. The
-        state of callbacks is loaded afterwards: use `before_first_step` for what needs it.
+        A resumed run then replaces what it sets, such as pretrained weights, by the saved values.
+        The state of callbacks is loaded afterwards: if you need it, use `before_first_step`.
         """
 
     def before_first_step(self, training: Training) -> None:
         """Called right before the first step, after the rehearsal."""
 
     def profiler(self) -> Optional["Profiler"]:
-        """Return what measures the parts of the steps, or None; called after the method above."""
+        """Return a profiler of the steps, or None; called after the method above."""
         return None
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         """Called with a copy of the metrics of each log line and evaluation, by tag."""
 
     def after_last_step(self, training: Training) -> None:
-        """Called when the steps are over, before the final weights are evaluated."""
+        """Called after the last step, before the final weights are evaluated."""
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
         """Return more metrics for the result, by tag; the model has the final weights."""
@@ -208,10 +209,10 @@ class Callback(Observer):
         """Called after `run_opened`, instead of the other methods, if the run is finished."""
 
     def close(self) -> None:
-        """Called when `fit` ends, whatever ended it, if `run_opened` was called."""
+        """Called when `fit` returns or raises, if `run_opened` was called."""
 
 
-_depth = 0  # of trials within each other
+_depth = 0  # of nested rehearsals
 
 
 def is_rehearsal() -> bool:

@@ -1,4 +1,4 @@
-"""Describe a training by plain values: those that `config.yaml` records and a resume compares."""
+"""Describe a run by plain values, which `config.yaml` records and a resume compares."""
 
 import functools
 import hashlib
@@ -31,9 +31,9 @@ from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.own_code import assigned_names, hash_of_code, is_setting, own_code
 
-# Attributes of optimizers that change what they compute, and that `_default_dict` leaves out: of
-# all and Adam, Lamb, ASGD, Rprop.
-FURTHER = {
+# Attributes that affect the result of optimizers, but are missing in `_default_dict`: of all, Adam,
+# Lamb, ASGD and Rprop.
+OTHER_ATTRIBUTES = {
     "_multi_precision": "multi_precision",
     "_amsgrad": "amsgrad",
     "always_adapt": "always_adapt",
@@ -51,7 +51,7 @@ Plain = Union[bool, int, float, str, None]
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, with names such as "optimizer.beta1"."""
+    """Flatten nested mappings, with names such as "optimizer.beta1"."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -64,7 +64,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def describe_parameters(
     model: nn.Layer, others: Mapping[str, paddle.Tensor] = {}
 ) -> dict[str, str]:
-    """Return shape and dtype of every parameter by name, "frozen" where it is not trained."""
+    """Return shape and dtype of every parameter by name, with "frozen" if it is not trained."""
     return {
         name: f"{list(parameter.shape)} {str(parameter.dtype).rpartition('.')[2]}"
         + (" frozen" if parameter.stop_gradient else "")
@@ -75,9 +75,9 @@ def describe_parameters(
 def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
     """Return the class of an object and its settings, as "Focal(gamma=2.0)"; None for None.
 
-    Of a function, its name; of what is bound to other values, these too.
-    state: the names of attributes that the training changes. Those that a class lists in
-        `not_compared` are left out as well.
+    Returns the name of a function, and for a partial function its arguments, too.
+    state: the names of attributes that training changes. They are left out, and so are those that a
+        class lists in `not_compared`.
     """
     if value is None:
         return None
@@ -90,25 +90,28 @@ def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
     words = [value.extra_repr()] if type(value).__module__.startswith("paddle.nn.") else []
     if isinstance(value, functools.partial):
         words.append(str(describe_object(value.func, state)))
-        values = {**{str(number): one for number, one in enumerate(value.args)}, **value.keywords}
+        values = {
+            **{str(number): argument for number, argument in enumerate(value.args)},
+            **value.keywords,
+        }
     else:
         values = {name: child(value, (kind, name)) for kind, name in own_steps(value)}
     left_out = {*state, *MAY_CHANGE, *getattr(value, "not_compared", ())}
-    for name, one in sorted(values.items()):
+    for name, setting in sorted(values.items()):
         is_shown = f" {name.lstrip('_')}=" in f" {words[0]}" if words else False
-        text = repr(plain(one)) if is_setting(one) else getattr(one, "__name__", None)
-        if one is not None and text and name not in left_out and not is_shown:
+        text = repr(plain(setting)) if is_setting(setting) else getattr(setting, "__name__", None)
+        if setting is not None and text and name not in left_out and not is_shown:
             words.append(f"{name}={text}")
     return f"{type(value).__name__}({', '.join(filter(None, words))})"
 
 
 def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -> dict[str, Any]:
     """Return the class of an optimizer, its numbers, its clipping and its parameter groups."""
-    # Paddle has no public way to ask; the names are of 2.6.2 as of 3.3.1.
+    # Paddle has no public API for them; the names are the same in 2.6.2 and 3.3.1.
     description: dict[str, Any] = {
         "class": type(optimizer).__name__,
         **_plain_values(optimizer._default_dict),
-        **_further_values(optimizer),
+        **_other_attributes(optimizer),
         "grad_clip": _describe_rule(optimizer._grad_clip),
         "regularization": _describe_rule(optimizer.regularization),
     }
@@ -129,7 +132,7 @@ def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -
 
 
 def describe_schedule(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
-    """Return the class of an optimizer's schedule and its numbers; before the first step."""
+    """Return the class of an optimizer's schedule and its numbers. Call before the first step."""
     scheduler = scheduler_of(optimizer)
     if scheduler is None:
         return {"class": None}
@@ -143,15 +146,15 @@ def describe_order(order: Callable[[int], np.ndarray]) -> str:
 
 
 def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
-    """Return the length of some data, and a hash of what tells them from others.
+    """Return the length of the data, and a hash of its content.
 
-    data: of a map-style dataset the first, the middle and the last sample are hashed, and their
-        labels again, each read with generators seeded alike, of objects that are neither numbers
-        nor strings only their class; or its `fingerprint`, a value or a method, where it has one.
-        Of anything else the class counts, and its length where it has one.
-    num_workers: if any read the data, one reads these samples, too: a file that a dataset opens for
-        its first sample is then open in no process from which others are forked, which would share
-        its position.
+    data: if it has a `fingerprint`, a value or a method, that stands for its content. Otherwise the
+        first, middle and last sample of a map-style dataset are hashed, and their labels once more.
+        They are read with seeded generators; objects in them that are neither numbers nor strings
+        only count by their class. Any other data counts by its class, and its length if it has one.
+    num_workers: if workers read the data, a worker reads these samples, too. A file that a dataset
+        opens for its first sample would otherwise be shared, with its position, by all workers
+        that are forked later.
     """
     fingerprint = getattr(data, "fingerprint", None)
     length = known_length(data)
@@ -182,31 +185,31 @@ def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> dict[str, str
 
 
 def _content(leaf: Any) -> bytes:
-    """Return bytes that tell a leaf of a sample from others, the same in every process."""
+    """Return bytes that identify a leaf of a sample, the same in every process."""
     array = as_array(leaf)
     content = f"{array.dtype} {array.shape}".encode()
     if not array.dtype.hasobject:
         return content + np.ascontiguousarray(array).tobytes()
-    if isinstance(leaf, np.ndarray):  # whose bytes are the addresses of objects
+    if isinstance(leaf, np.ndarray):  # its bytes are addresses of objects
         return content + b"".join(map(_content, leaves(leaf.tolist())))
     return content + type(leaf).__name__.encode()
 
 
-def _further_values(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+def _other_attributes(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
     values = {
         name: vars(optimizer)[attribute]
-        for attribute, name in FURTHER.items()
+        for attribute, name in OTHER_ATTRIBUTES.items()
         if attribute in vars(optimizer)
     }
     return {
-        # Rprop's pairs of numbers, which its first step makes tensors
+        # Rprop has pairs of numbers, which become tensors in its first step
         name: value if isinstance(value, (bool, int)) else np.float32(value).ravel().tolist()
         for name, value in values.items()
     }
 
 
 def _plain_values(values: Mapping[str, Any]) -> dict[str, Plain]:
-    """Return the numbers and strings among some values."""
+    """Return those values that are numbers or strings."""
     return {
         name: value
         for name, value in sorted(plain(values).items())
@@ -215,7 +218,7 @@ def _plain_values(values: Mapping[str, Any]) -> dict[str, Plain]:
 
 
 def _describe_rule(rule: Any) -> Any:
-    """Return the class and the numbers of a clipping or regularization; None without one."""
+    """Return the class and the numbers of a gradient clipping or regularization, or None."""
     if rule is None or isinstance(rule, (int, float, str)):
         return rule
     numbers = {
@@ -228,9 +231,9 @@ def _describe_rule(rule: Any) -> Any:
 
 
 def describe(training: Training) -> dict[str, Any]:
-    """Describe the net, its optimizer and the data, by the groups that a resume compares.
+    """Describe the net, its optimizer and the data, in the groups that a resume compares.
 
-    Left out is what `must_match` names, and what a builder says that is a group of options.
+    Leaves out groups that `must_match` replaces, and the optimizer if a group of options builds it.
     """
     arguments = training.arguments
     seed, num_workers = arguments.seed, arguments.loading.num_workers
@@ -254,7 +257,7 @@ def describe(training: Training) -> dict[str, Any]:
 
 
 def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
-    """Describe the net, the loss and what else computes the result, and hash the caller's code."""
+    """Describe the net, the loss and other code that computes the result, and hash that code."""
     loss, step, collate_fn = arguments.loss, arguments.step, arguments.loading.collate_fn
     losses = loss.sublayers(include_self=True) if isinstance(loss, nn.Layer) else [loss]
     metrics = dict(arguments.metrics or {})
@@ -267,36 +270,42 @@ def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
         "data": own_code([arguments.train, *arguments.splits.values(), collate_fn]),
         **{f"metrics.{n}": own_code([getattr(m, "metric", m)]) for n, m in metrics.items()},
     }
-    callbacks = [one for one in arguments.callbacks if is_users(type(one).__module__)]
+    callbacks = [
+        callback for callback in arguments.callbacks if is_users(type(callback).__module__)
+    ]
     state = assigned_names([*chain(*code.values()), *own_code(callbacks)])
     hashes = {name: hash_of_code(part, state) for name, part in code.items()}
     return {
-        "layers": {name or "class": describe_object(one, state) for name, one in layers.items()},
-        "loss": " ".join(describe_object(one, state) or "" for one in losses) or None,
+        "layers": {
+            name or "class": describe_object(layer, state) for name, layer in layers.items()
+        },
+        "loss": " ".join(describe_object(part, state) or "" for part in losses) or None,
         "step": describe_object(step, state),
         "collate_fn": describe_object(collate_fn, state),
-        "metrics": {name: describe_object(one, state) for name, one in metrics.items()},
+        "metrics": {name: describe_object(metric, state) for name, metric in metrics.items()},
         CODE: {"python": "{}.{}".format(*sys.version_info), **hashes},
     }
 
 
 def compared(training: Training, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a resume compares. Raises ConfigError for others than plain ones."""
+    """Return the values that a resume compares. Raises ConfigError unless they are plain."""
     arguments = training.arguments
     must_match = flattened(arguments.must_match or {})
-    must_match = {name: one for name, one in must_match.items() if (name, one) != (CODE, True)}
+    must_match = {
+        name: value for name, value in must_match.items() if (name, value) != (CODE, True)
+    }
     values = {**flattened(description), **compared_values(arguments.groups)}
     values["name"] = training.run.name
     if arguments.valid is not None:
         values |= dict(zip(("monitor", "mode"), arguments.monitored))
-    if arguments.ends_with_best or training.schedule.needs_metric:  # which count evaluations
+    if arguments.ends_with_best or training.schedule.needs_metric:  # both count evaluations
         values["eval_every_epochs"] = arguments.evaluating.every_epochs
         values["eval_every_steps"] = arguments.evaluating.every_steps
     return _as_json({**values, **must_match})
 
 
 def as_yaml(training: Training, description: Mapping[str, Any]) -> str:
-    """Return the contents of `config.yaml`: all options, and what a resume compares."""
+    """Return the contents of `config.yaml`: all options, and the values that a resume compares."""
     arguments = training.arguments
     options = {
         name: list(value) if isinstance(value, tuple) else value
@@ -312,7 +321,7 @@ def as_yaml(training: Training, description: Mapping[str, Any]) -> str:
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as a manifest gives them back. Raises ConfigError for others."""
+    """Return values as a manifest contains them. Raises ConfigError for values that JSON lacks."""
 
     def as_plain(value: Any) -> Any:
         converted = plain(value)

@@ -1,4 +1,4 @@
-"""Evaluation: the exact metrics of a step, which are added up over all samples and divided once."""
+"""Evaluate a step exactly: add up its metrics over all samples, and divide once."""
 
 import itertools
 import logging
@@ -32,12 +32,11 @@ class EpochEvaluator:
     """Evaluates the loss and the metrics of a step, every `every_epochs` epochs and at the end.
 
     step: see `paddle_mnist.training.steps`.
-    datasets: loaders of what to evaluate on, by the name of their split; "valid" gives "valid/loss"
-        and so on.
-    epochs: of the whole training, after the last of which it evaluates, too.
+    datasets: loaders by split; the metrics of "valid" are "valid/loss" and so on.
+    epochs: of the whole run; it evaluates after the last one, too.
     world: the processes that evaluate together.
-    every_steps: evaluate after every so many steps, too.
-    max_steps: of the whole training, after the last of which it evaluates, too.
+    every_steps: the number of steps between further evaluations.
+    max_steps: of the whole run; it evaluates after the last one, too.
     """
 
     step: Step
@@ -87,13 +86,13 @@ def add_up(
 ) -> dict[str, BatchMetric]:
     """Return the loss and the metrics of a step, each added up over all batches, by name.
 
-    They are added in float64, in the order of the batches: the result is the same to the last bit
-    for any number of processes. Of loaders that can be divided each process evaluates every N-th
-    batch, and gets what the others' give. The model is put in evaluation mode, and it and the
-    generators of random numbers are given back as they were.
+    They are added in float64, in the order of the batches, so that the result is bit-identical for
+    any number of processes. If a loader can be divided, each of N processes evaluates every N-th
+    batch, and they exchange the results. Puts the model in evaluation mode, and restores that and
+    the random-number generators.
 
-    data: what it is called in errors. Raises DataError if there is no batch, DivergedError if the
-    loss is not finite. Warns of a loss that is undefined, since its count is 0.
+    data: the name of the data in errors. Raises DataError if there is no batch, DivergedError if
+    the loss is not finite. Warns if the loss is undefined, since its count is 0.
     """
     untouched = evaluation_mode(model), generators_restored()
     with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
@@ -113,8 +112,8 @@ def add_up(
     )
     if math.isnan(totals["loss"].compute()) and not is_rehearsal():  # which has one batch
         log.warning(
-            "the loss on %s is undefined: it is a mean over a count of 0; expected something in "
-            "the data that counts for the loss",
+            "the loss on %s is undefined: it is a mean over a count of 0; expected samples that "
+            "count for the loss",
             data,
         )
     return totals
@@ -129,7 +128,7 @@ def _evaluate_batches(
     for turn, batch in enumerate(loader.epoch(0, start=rank, stride=size)):
         heartbeat.beat()
         number = rank + turn * size  # in the epoch
-        reseed(0, number)  # a net that draws numbers draws the same every time
+        reseed(0, number)  # a net that draws random numbers gives the same result every time
         with located(batch, loader, 0, number, data):
             batches.append(_evaluate_batch(step, model, batch))
     heartbeat.beat()
@@ -142,11 +141,11 @@ def _evaluate_batches(
 
 
 def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchMetric]:
-    """Return the metrics of a batch, with values that have left the device."""
+    """Return the metrics of a batch, with values in host memory."""
     samples, metrics = num_samples(batch), {}
     for name, value in step(model, batch).items():
         if isinstance(value, paddle.Tensor) and value.size == 1:
-            value = value.item()  # multiplied by the samples, and added, in float64
+            value = value.item()  # to multiply it by the samples, and add it, in float64
         metric = as_metric(value, name, samples)
         metrics[name] = metric.with_values(metric.to_numpy())
     return metrics
@@ -157,13 +156,13 @@ def _of_all_processes(
     prototypes: Sequence[Mapping[str, BatchMetric]],
     world: World,
 ) -> list[dict[str, BatchMetric]]:
-    """Return the metrics of the batches that processes took in turns, in their original order.
+    """Return the metrics of all processes' batches, in the original order of the batches.
 
-    Only values are sent: what computes a metric from them need not be one that pickle can write.
+    Only values are sent: the functions that compute metrics from them may not be picklable.
     prototypes: metrics of this process, which compute those of the others.
     """
     kinds = {name: metric for metrics in prototypes for name, metric in metrics.items()}
-    sent = [{name: one.to_numpy() for name, one in metrics.items()} for metrics in batches]
+    sent = [{name: metric.to_numpy() for name, metric in metrics.items()} for metrics in batches]
     received = world.all_gather_objects(sent)
     turns = itertools.zip_longest(*received)
     return [

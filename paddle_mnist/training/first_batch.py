@@ -1,4 +1,4 @@
-"""Try the first batch before anything is written, so that errors show at once, with the shapes."""
+"""Try the first batch before any file is written, so that errors show at once, with the shapes."""
 
 import contextlib
 import logging
@@ -25,13 +25,13 @@ from paddle_mnist.training.steps import Step, run_step, step_outputs
 
 log = logging.getLogger("paddle_mnist")
 
-# A step with a sparse gradient ends the process in Paddle 3.3.1, with std::bad_alloc.
+# In Paddle 3.3.1, a step with a sparse gradient crashes the process with std::bad_alloc.
 NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
 
-# How far the mean of the halves may be from the whole's, relative to the largest of the three.
-# Rounding of float32 gives 1e-6 to 1e-5, of bfloat16 up to 1e-2.
+# How far the mean of the halves' losses may be from the batch's, relative to the largest of them.
+# Rounding in float32 causes 1e-6 to 1e-5, in bfloat16 up to 1e-2.
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 3e-2
-REMEDY = "expected the mean over the samples, or Mean(total, count) with what it is a mean over"
+REMEDY = "expected the mean over the samples, or Mean(total, count) for a mean over other units"
 
 
 def try_first_batch(
@@ -48,12 +48,12 @@ def try_first_batch(
 
     Return its metrics by name, without the loss.
 
-    is_divided: whether steps are divided into shards, batches or between processes; a loss that
-        is no mean over samples is then refused. is_low_precision: whether the forward pass computes
-        in low precision. extra: the state beside the model that a step may change.
+    is_divided: whether steps are divided into shards or batches, or between processes; the loss
+        must then be a mean over samples. is_low_precision: whether the forward pass computes in low
+        precision. extra: the state beside the model that a step may change.
 
-    Afterwards, all values are as before and no parameter has a gradient. The global generators of
-    random numbers are not restored. Raises ConfigError, with the shapes in the batch, for an error
+    Restores all values and clears all gradients, but does not restore the global random-number
+    generators. Raises ConfigError, with the shapes in the batch, for an error
     in the model, the loss or the metrics; DataError if there is no batch.
     """
     with _first_shard(loader, None, model, extra) as shard:
@@ -72,16 +72,16 @@ def try_first_batch(
         _check_for_nan(outputs.loss, shard.batch)
         if outputs.count != 0 and all(gradient is None for gradient in gradients):
             raise ConfigError(
-                "the loss of the first batch has no gradient for any parameter; expected one that "
-                "is computed from the model's outputs"
+                "the loss of the first batch has no gradient for any parameter; compute it from "
+                "the model's outputs"
             )
         if is_divided:
             _check_mean(step, model, shard.batch, is_low_precision)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
         raise ConfigError(
-            f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
-            "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
+            f"the optimizer is {name}, and an embedding has sparse=True; with both, Paddle "
+            "crashes the process; use sparse=False, or Adam with lazy_mode, SGD or Momentum"
         )
     if is_sparse and is_divided:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
@@ -98,8 +98,8 @@ def try_evaluation(
 ) -> list[str]:
     """Run the first batch of an evaluation; return the tags of its metrics: "valid/loss", ...
 
-    Raises as `try_first_batch` does. Warns of a loss that is no mean over samples, if there are
-    several batches.
+    Raises the same errors as `try_first_batch`. If there are several batches, warns of a loss that
+    is not a mean over samples.
     """
     with _first_shard(loader, split, model, extra) as shard:
         with evaluation_mode(model), paddle.no_grad():
@@ -114,9 +114,9 @@ def try_evaluation(
 def _first_shard(
     loader: Loader, split: Optional[str], model: nn.Layer, extra: Optional[ExtraState]
 ) -> Iterator[Shard]:
-    """Give the first shard of a split for a trial, and undo what the trial changes.
+    """Yield the first shard of a split for a trial, and undo the changes of the trial.
 
-    split: None for the training data. An error in the trial says what is wrong with the batch.
+    split: None for the training data. Errors in the trial describe the batch.
     """
     data = f"the data {split!r}" if split else "the training data"
     batches = loader.first_batches(1)
@@ -141,7 +141,7 @@ def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None
 
 
 def _beginning(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Beginning, Snapshot]:
-    """Return the current state of what a pass may change."""
+    """Return the current values of everything that a pass may change."""
     if extra:
         return Beginning(model, extra)
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
@@ -157,22 +157,23 @@ def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
     ):
         raise DataError(
             f"the loss of the first batch is {loss.item()}, and the batch has numbers that are "
-            f"not finite; expected finite ones; the batch is {describe_batch(batch)}"
+            f"not finite; expected finite numbers; the batch is {describe_batch(batch)}"
         )
 
 
 def _check_mean(
     step: Step, model: nn.Layer, batch: Any, is_low_precision: bool, split: Optional[str] = None
 ) -> None:
-    """Check that the loss of a batch is the weighted mean of those of its halves.
+    """Check that the loss of a batch is the weighted mean of the losses of its halves.
 
-    Only then do metrics and gradients not depend on how samples are divided into batches, shards
-    and processes. Not checked: Paddle's own losses, whose mean is known; a batch of one sample, or
-    one that cannot be halved because not every tensor has a row for each sample, or because the
-    step needs all of it; a loss that draws random numbers. The model is in evaluation mode.
+    Only then are metrics and gradients independent of how samples are divided into batches, shards
+    and processes. The model is in evaluation mode. Not checked are Paddle's own losses, whose mean
+    is known; losses that draw random numbers; and batches that cannot be halved, since they have
+    one sample, or a tensor without a row for each sample, or since the step needs all of it.
 
-    split: of which the batch is evaluated; None for a batch of training steps that are divided.
-    Raises ConfigError for a loss of these that is no mean over samples; of a split's it warns.
+    split: the name of the data to evaluate; None for training steps that are divided.
+    Raises ConfigError if the loss of a training step is not a mean over samples; for the loss of a
+    split, warns.
     """
     halves = None if getattr(step, "has_known_mean", False) else _halves(batch)
     if halves is None:
@@ -180,12 +181,14 @@ def _check_mean(
     try:
         with evaluation_mode(model), paddle.no_grad():
             seeded = [(batch, 0), (batch, 1), *((half, 0) for half in halves)]
-            losses, counts = np.array([_loss(step, model, *one) for one in seeded]).T
+            losses, counts = np.array(
+                [_loss(step, model, *seeded_batch) for seeded_batch in seeded]
+            ).T
     except (StoppedError, PeerError):
         raise
-    except Exception as error:  # whatever a step raises that needs whole batches, or training
+    except Exception as error:  # a step may need whole batches, or training mode
         log.info(
-            "whether the loss is a mean over samples is not checked: in evaluation mode, or of "
+            "whether the loss is a mean over samples is not checked: in evaluation mode, or on "
             "half a batch, it fails with %s",
             summary(error),
         )
@@ -193,7 +196,7 @@ def _check_mean(
     name = f"the first batch of {split}" if split else "the first batch"
     if not counts.all() or not np.isfinite(losses).all():
         return
-    if not losses.any():  # of a batch whose labels are all ignored, for example
+    if not losses.any():  # for example, if all labels of the batch are ignored
         level = logging.INFO if split else logging.WARNING
         log.log(level, "the loss of %s is 0, which does not show what it is a mean over", name)
         return
@@ -203,9 +206,9 @@ def _check_mean(
     allowed = tolerance * abs(losses).max() + 1e-7
     if abs(whole - again) > allowed or abs(mean - whole) <= allowed:
         return
-    # A half of 0 shows no sum.
+    # If the loss of a half is 0, sum and mean cannot be told apart.
     is_sum = all(of_halves) and abs(sum(of_halves) - whole) <= allowed
-    what = "a sum" if is_sum else f"no mean over the samples, which would be {mean:.4g}"
+    what = "a sum" if is_sum else f"not the mean over the samples, {mean:.4g}"
     values = " and ".join(f"{value:.4g}" for value in of_halves)
     problem = (
         f"the loss of {name} is {whole:.4g}, of its halves {values}: it is {what}, so its value "
@@ -220,7 +223,7 @@ def _check_mean(
 
 
 def _loss(step: Step, model: nn.Layer, batch: Any, seed: int) -> tuple[float, float]:
-    """Return the loss of a batch, and the count that it is a mean over."""
+    """Return the loss of a batch, and its count."""
     reseed(seed, 0)
     samples = num_samples(batch)
     outputs = run_step(step, model, batch, samples)

@@ -52,7 +52,7 @@ from paddle_mnist.training.steps import Loss, Metrics, Step
 
 log = logging.getLogger("paddle_mnist")
 
-_running = threading.Lock()  # held while a training runs in this process
+_running = threading.Lock()  # held while fit runs in this process
 
 
 def fit(
@@ -105,9 +105,9 @@ def fit(
             batches of any structure. It is also used for evaluation.
     The data
         train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples; a list
-            is a dataset of samples. Their order depends only on seed and epoch, the random numbers
-            that a batch draws only on these and its position. Or a `paddle.io.DataLoader`, an
-            `IterableDataset`, or a function that returns an iterator over batches (`lambda:
+            is a dataset of samples. Their order depends only on seed and epoch, and the random
+            numbers that a batch draws only on these and its position. Or a `paddle.io.DataLoader`,
+            an `IterableDataset`, or a function that returns an iterator over batches (`lambda:
             iter(batches)` for a list of them): with these, a run resumes from the end of an epoch,
             and inside an epoch only with a `ResumableBatchSampler` or
             `Loading(steps_per_epoch=...)`. valid may be a dict of several, by split name.
@@ -138,25 +138,25 @@ def fit(
     Around the training
         callbacks: instances of `Callback`, called in this order. `EarlyStopping`, `Watch`,
             `Profile` and `PrintLayers` come with the package; so do `Console`, `VisualDL` and
-            `Figures`, which are there by default unless one of the same class is given
+            `Figures`, which are added by default unless one of the same class is given
             (docs/en/looking-inside.md).
         processes (`Processes`): how many, their GPUs, and how they divide a batch.
 
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
     one batch of each split, calls the callbacks' `on_epoch_start`, `after_step` and `after_epoch`,
     and undoes all of this. It then saves any other state on which the steps depend, or raises
-    ConfigError if that is not possible (docs/en/any-net.md); `Saving(rehearse=False)` gives this
-    up. Where steps have effects outside the program, see `is_rehearsal`.
+    ConfigError if that is not possible (docs/en/any-net.md). `Saving(rehearse=False)` turns it off.
+    If steps have effects outside the program, see `is_rehearsal`.
 
     A change of the arguments, the net, the loss or the data raises ConfigError. A change of your
-    code is warned of, and raises with must_match={"code": True} (docs/en/any-net.md).
+    code logs a warning, or raises with must_match={"code": True} (docs/en/any-net.md).
 
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
     RunLockedError. After SIGTERM, SIGINT, SIGUSR1, SIGHUP or SIGXCPU, raises StoppedError once
     everything is saved; if your code does not catch it, the program ends with exit code 128 + the
     signal's number. A handler of your own for one of the last three stays.
     """
-    arguments = FitArguments(  # which parses those that may have several types
+    arguments = FitArguments(  # parses arguments of several types
         model=model,
         train=train,
         valid=valid,
@@ -193,7 +193,7 @@ def fit(
     if not _running.acquire(blocking=False):
         raise ConfigError(
             "another fit is running in this process, and both would use the same random-number "
-            "generators; expected one at a time, or a separate process for each"
+            "generators; run one at a time, or each in a process of its own"
         )
     try:
         with _prepared(arguments.saving):
@@ -209,7 +209,7 @@ def fit(
 
 
 def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
-    """Train in several processes; what travels between them is plain."""
+    """Train in several processes, which exchange plain values."""
     entries = spawn(
         _fit_plainly,
         (arguments.for_processes(), console_threshold()),
@@ -227,7 +227,7 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
 def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, object]:
     """Train in one of several processes; return the result as plain values.
 
-    level: of the lines that the console shows.
+    level: the lowest level of the log lines on the console.
     """
     with _prepared(arguments.saving), console_level(level):
         return _fit(arguments).as_dict()
@@ -235,7 +235,7 @@ def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _prepared(saving: Saving) -> Iterator[None]:
-    """Prepare this process for a training, and leave it as it was."""
+    """Prepare this process for training, and restore it afterwards."""
     log_to_console()
     heartbeat.start()
     descriptors_open()
@@ -245,7 +245,7 @@ def _prepared(saving: Saving) -> Iterator[None]:
 
 
 def _fit(arguments: FitArguments) -> FitResult:
-    """Train in this process, one of several perhaps."""
+    """Train in this process, which may be one of several."""
     lines = BufferingHandler(sys.maxsize)  # until train.log is open
     log.addHandler(lines)
     try:
@@ -255,7 +255,7 @@ def _fit(arguments: FitArguments) -> FitResult:
     start = arguments.start
     if start and arguments.fresh:  # raises before the old run is moved
 
-        def check_source() -> None:  # what it returned would be sent to all processes
+        def check_source() -> None:  # returns nothing: a result would be sent to all processes
             find_start(start)
 
         training.world.run_on_main(check_source)
@@ -274,10 +274,9 @@ def _fit(arguments: FitArguments) -> FitResult:
 
 @contextlib.contextmanager
 def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
-    """Close callbacks at the end of the context, in order, each whatever happens to the others.
+    """Close all callbacks at the end of the context, in order, even if some raise.
 
-    The first error is raised, the context's or one of `close`; those of `close` after it are
-    logged.
+    Raises the first error, of the context or of a `close`, and logs later errors of `close`.
     """
     error: Optional[BaseException] = None
     try:
@@ -296,13 +295,13 @@ def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
         if error:
             raise error
     finally:
-        del error  # whose traceback refers to this frame
+        del error  # its traceback refers to this frame
 
 
 def _repeat(training: Training, result: FitResult) -> FitResult:
-    """Log the result of a finished run, and let the callbacks repair what it lacks.
+    """Log the result of a finished run, and let the callbacks write missing files.
 
-    The model and the other objects, which the caller may hold, get what they had at the end.
+    The caller's model and other objects get the values that they had at the end of the run.
     """
     model, world, extra = training.model, training.world, training.extra
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
@@ -311,7 +310,7 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
     assert checkpoint is not None  # `result_so_far` has found it
     try:
         extra.load_result(read_extra(checkpoint, extra))
-    except CheckpointError as error:  # the result stands, whatever the program has become
+    except CheckpointError as error:  # the program has changed, but the result is still valid
         log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)
     with signals.interruptible():
@@ -329,17 +328,17 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
 
 
 def _train(training: Training) -> FitResult:
-    """Train what is left, evaluate, and report."""
+    """Train the remaining epochs, evaluate, and report."""
     run, world = training.run, training.world
     resume_or_initialize(training)
     if not training.resumed_from:
         if isinstance(training.arguments.model, nn.Layer):
             log.info(
-                "the model is an instance: its initial weights were drawn before fit seeded the "
-                "generators, so the same script may give other results; expected a function that "
-                "builds it, or paddle.seed before it is built"
+                "the model is an instance: its weights were initialized before fit seeded the "
+                "generators, so the same script may give other results; pass a function that "
+                "builds it, or call paddle.seed before building it"
             )
-        if training.arguments.saving.rehearse:  # a checkpoint says what else is to be saved
+        if training.arguments.saving.rehearse:  # on a resume, the checkpoint lists extra state
             rehearse(training)
     for callback in training.callbacks:
         callback.before_first_step(training)
@@ -351,7 +350,7 @@ def _train(training: Training) -> FitResult:
     entries = result_entries(training, result)
     world.run_on_main(lambda: run.write_result(entries))
     log_result(training, result)
-    with signals.interruptible():  # a result is not lost with its figures
+    with signals.interruptible():  # the result is already saved
         for callback in training.callbacks:
             callback.after_training(training, result)
     return result

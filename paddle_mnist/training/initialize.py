@@ -1,4 +1,4 @@
-"""Start a training: at its own checkpoint, or from what another training has learned."""
+"""Start a run at its own checkpoint, or from the weights of another run."""
 
 import logging
 import uuid
@@ -23,10 +23,10 @@ log = logging.getLogger("paddle_mnist")
 
 
 def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = False) -> None:
-    """Load a checkpoint into everything that a training changes.
+    """Load a checkpoint into everything that training changes.
 
     new_schedule: take the learning rate from the present schedule, at the checkpoint's step,
-        instead of the saved one. A schedule that follows a metric cannot tell it, and goes on.
+        instead of the saved one. A schedule that follows a metric continues as it was saved.
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state, schedule = checkpoint.state, training.schedule
@@ -59,12 +59,11 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
 
 
 def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:
-    """Take over what another training has learned; return its manifest, {} if it has none.
+    """Load the weights that another run has trained; return its manifest, {} if it has none.
 
-    The main process reads it, and broadcasts it. Raises CheckpointError if there is none, or it
-    does not fit.
+    The main process reads and broadcasts them. Raises CheckpointError if they are missing or do not
+    fit.
     """
-
     weights = training.world.run_on_main(lambda: find_start(start))
     if start.weights_only:
         if start.partial:
@@ -75,7 +74,7 @@ def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:
         return weights.manifest
     checkpoint = weights.checkpoint
     assert checkpoint is not None  # `find_start` has checked it
-    # Without the learning rate: the schedule starts anew.
+    # Without the learning rate: the schedule starts from its beginning.
     load_checkpoint(
         checkpoint,
         training.model,
@@ -97,17 +96,17 @@ def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
         )
     for names, what in (
         (missing, "not in the file, so the model keeps its own"),
-        (mismatched, "of another shape or dtype there, so the model keeps its own"),
-        (unexpected, "in the file but not in the model, so left out"),
+        (mismatched, "of another shape or dtype in the file, so the model keeps its own"),
+        (unexpected, "in the file but not in the model, so not loaded"),
     ):
         if names:
             log.warning("%s: %s", ", ".join(names), what)
 
 
 def find_start(start: StartFrom) -> SavedWeights:
-    """Return what a training starts from, loaded, as processes may share no disk.
+    """Return the weights or the checkpoint to start from, loaded: processes may not share a disk.
 
-    Raises CheckpointError if it is not there, or damaged.
+    Raises CheckpointError if it is missing or damaged.
     """
     weights = find_weights(start.path)
     if start.weights_only:
@@ -122,7 +121,7 @@ def find_start(start: StartFrom) -> SavedWeights:
 
 
 def state_digest(training: Training) -> str:
-    """Return the SHA-256 of all that the next step depends on: weights, optimizer, average, state.
+    """Return the SHA-256 of the weights, the optimizer, the average and all other state.
 
     Processes that train together compare it before they start.
     """
@@ -138,10 +137,10 @@ def state_digest(training: Training) -> str:
 
 
 def lineage(origin: Mapping[str, Any], is_own: bool) -> dict[str, Any]:
-    """Return `run_id` and `parent` for the manifests of a training.
+    """Return `run_id` and `parent` for the manifests of a run.
 
-    origin: the manifest from which it starts; empty if it starts from nothing.
-    is_own: whether that is the run's own, whose run_id it keeps.
+    origin: the manifest of the checkpoint that it starts from, or {}.
+    is_own: whether the run itself saved that; then it keeps the run_id.
     """
     if is_own:
         return {key: origin.get(key) for key in ("run_id", "parent")}

@@ -13,12 +13,12 @@ import numpy as np
 from paddle_mnist.hidden_state.object_graph import child, is_users, steps
 from paddle_mnist.options import plain
 
-# What leads from code to further code. Objects are left out: training changes them.
+# The types of values that lead from code to other code. Not objects: training changes them.
 _CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial, tuple)
 _CODE += (staticmethod, classmethod, property, functools.cached_property)
 _CODE += (functools._lru_cache_wrapper,)
-# What differs in each process and is no setting: paths, dates, identifiers, Paddle's names of
-# tensors, and, among numbers, times and addresses.
+# Strings that differ in each process, and so are not settings: paths, dates, identifiers, and the
+# names that Paddle generates. Numbers above LARGEST are times and addresses.
 _GENERATED = re.compile(r"[/\\]|\d{6}|\d{4}-\d\d|[0-9a-f]{12}|_\d+\.[a-z]+_\d")
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 MOST_ITEMS, MOST_LETTERS, LARGEST = 16, 80, 10**9  # of a setting
@@ -34,8 +34,8 @@ def is_setting(value: Any) -> bool:
 
 
 def own_code(roots: Iterable[Any]) -> list[Any]:
-    """Return the functions and classes that values run, and those that the caller's code names."""
-    pending = [one if isinstance(one, _CODE) else type(one) for one in roots]
+    """Return the functions and classes of some values, and those that their code refers to."""
+    pending = [root if isinstance(root, _CODE) else type(root) for root in roots]
     seen: dict[int, Any] = {}
     while pending:
         value = pending.pop()
@@ -44,35 +44,35 @@ def own_code(roots: Iterable[Any]) -> list[Any]:
             if isinstance(value, types.MethodType):
                 pending.append(type(value.__self__))
             held = [child(value, step) for step in steps(value)]
-            pending += [one for one in held if isinstance(one, _CODE)]
-    return [one for one in seen.values() if isinstance(one, (types.FunctionType, type))]
+            pending += [member for member in held if isinstance(member, _CODE)]
+    return [value for value in seen.values() if isinstance(value, (types.FunctionType, type))]
 
 
 def hash_of_code(code: Iterable[Any], state: Collection[str]) -> Optional[str]:
-    """Return a hash of the caller's functions and classes among some; None if there are none.
+    """Return a hash of those functions and classes that are the caller's; None without any.
 
-    With the settings that they use, except those with a name in `state`, but without comments,
-    docstrings, lines and files.
+    The hash includes the settings that they use, except those with a name in `state`. It ignores
+    comments, docstrings, lines and files.
     """
     texts = set()
-    for one in code:
-        if isinstance(one, types.FunctionType) and is_users(one.__module__):
-            texts.add(f"{one.__name__} {list(_instructions(one.__code__))}")
-        for step in steps(one):  # none of those of others
-            value, name = child(one, step), step[1]
+    for item in code:
+        if isinstance(item, types.FunctionType) and is_users(item.__module__):
+            texts.add(f"{item.__name__} {list(_instructions(item.__code__))}")
+        for step in steps(item):  # yields none for library code
+            value, name = child(item, step), step[1]
             if is_setting(value) and name not in state and not name.startswith("__"):
                 texts.add(f"{name}={plain(value)!r}")
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:12] if texts else None
 
 
 def assigned_names(code: Collection[Any]) -> set[str]:
-    """Return the names that functions and methods assign, which are state and no settings.
+    """Return the names that functions and methods assign: these are state, not settings.
 
     Constructors do not count.
     """
-    bases = {base for one in code if isinstance(one, type) for base in one.__mro__}
+    bases = {base for kind in code if isinstance(kind, type) for base in kind.__mro__}
     members = [*code, *(member for base in bases for member in vars(base).values())]
-    functions = [one for one in members if isinstance(one, types.FunctionType)]
+    functions = [member for member in members if isinstance(member, types.FunctionType)]
     constructors = ("__init__", "__post_init__", "__new__")
     return {
         name
@@ -94,7 +94,7 @@ def _instructions(code: types.CodeType) -> Iterator[tuple[str, str]]:
         operand = entry.argval
         if isinstance(operand, types.CodeType):
             yield from _instructions(operand)
-        elif isinstance(operand, frozenset):  # whose order differs between processes
+        elif isinstance(operand, frozenset):  # its order differs between processes
             yield entry.opname, str(sorted(map(repr, operand)))
         else:
             yield entry.opname, repr(operand)

@@ -1,4 +1,4 @@
-"""Build the net, its optimizer and what else a training needs, as the arguments of `fit` say."""
+"""Build the parts of a run from the arguments of `fit`: net, optimizer, loaders, trainer."""
 
 import functools
 import logging
@@ -46,7 +46,7 @@ log = logging.getLogger("paddle_mnist")
 
 
 def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> Training:
-    """Build the net and its optimizer, seeded, the loaders of the data, and what evaluates."""
+    """Build the net and its optimizer, seeded, the loaders of the data, and the evaluator."""
     paddle.seed(arguments.seed)
     random.seed(arguments.seed)
     np.random.seed(arguments.seed)
@@ -66,8 +66,8 @@ def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> 
     _check_optimizer(optimizer, extra)
     world.broadcast(extra.optimized.values())
     named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
-    left = {name: p for name, p in named.items() if not p.stop_gradient}
-    require_trained(left, [optimizer, *extra.optimizers.values()])
+    trainable = {name: p for name, p in named.items() if not p.stop_gradient}
+    require_trained(trainable, [optimizer, *extra.optimizers.values()])
     step = build_step(arguments.loss, arguments.metrics, arguments.step, numerics.amp)
     return Training(
         arguments=arguments,
@@ -88,7 +88,7 @@ def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> 
 
 
 def new_state(arguments: FitArguments, step: int = 0) -> TrainState:
-    """Return the state before the first step. step: or before another one of the first epoch."""
+    """Return the state before a step of the first epoch. step: its number, from 0."""
     monitor, mode = arguments.monitored
     return TrainState(step=step, position=step, monitor=monitor, mode=mode)
 
@@ -99,7 +99,7 @@ def _evaluator(
     if schedule.needs_metric and not arguments.splits:
         raise ConfigError(
             "the schedule is a ReduceOnPlateau, which follows a metric, but nothing is "
-            "evaluated; expected valid data too"
+            "evaluated; pass valid data, too"
         )
     evaluating = arguments.evaluating
     batch_size = evaluating.batch_size or arguments.batch_size
@@ -120,7 +120,7 @@ def _evaluator(
 def new_trainer(
     training: Training, model_path: Path, state: TrainState, **collaborators: Any
 ) -> Trainer:
-    """Return a trainer of a training's net. state: where it begins. Others: see `Trainer`."""
+    """Return a trainer of the net. state: the progress so far. collaborators: see `Trainer`."""
     return Trainer(
         model_path,
         training.model,
@@ -178,8 +178,10 @@ def _extra_state(
     }
     named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
     loss = arguments.loss
-    if isinstance(loss, nn.Layer) and not all(one.stop_gradient for one in loss.parameters()):
-        named[LOSS] = loss  # of others, tensors are saved that change
+    if isinstance(loss, nn.Layer) and not all(
+        parameter.stop_gradient for parameter in loss.parameters()
+    ):
+        named[LOSS] = loss  # for a frozen loss, only tensors that change are saved
     for name, metric in (arguments.metrics or {}).items():
         if has_state(metric):
             named[f"metrics[{name!r}]"] = metric
@@ -203,7 +205,7 @@ def _extra_state(
 
 
 def _by_class(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Return callbacks by their class, with a number where there are several of one."""
+    """Return callbacks by class name, with a number if there are several of one class."""
     named: dict[str, Any] = {}
     for callback in callbacks:
         kind = type(callback).__name__
@@ -220,20 +222,20 @@ def _check_kind(optimizer: Any) -> None:
         )
     if isinstance(optimizer, paddle.optimizer.LBFGS):
         raise ConfigError(
-            "the optimizer is LBFGS, whose state Paddle does not load again, so that no training "
-            "with it could be resumed; expected any other of paddle.optimizer"
+            "the optimizer is LBFGS, whose state Paddle cannot load, so that a run could not be "
+            "resumed; use another optimizer"
         )
 
 
 def _check_optimizer(optimizer: paddle.optimizer.Optimizer, extra: ExtraState) -> None:
-    """Raise ConfigError for an optimizer of other parameters than those that are trained."""
+    """Raise ConfigError if the optimizer has parameters that do not belong to the run."""
     own = set(map(id, extra.parameters.values()))
     optimized = optimizer_parameters(optimizer)
     if not optimized or any(id(parameter) not in own for parameter in optimized):
         raise ConfigError(
-            "the optimizer has parameters that are neither the model's nor the loss's, nor of an "
-            "object in state or one that step uses; expected those of the model that is trained: "
-            "give both as objects, or both as functions"
+            "the optimizer has parameters that belong neither to the model or the loss, nor to an "
+            "object in state or one that step uses; pass model and optimizer both as objects, or "
+            "both as functions"
         )
 
 
@@ -258,7 +260,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Loader:
                 "Loading(steps_per_epoch=...), it can resume at any step"
             )
             if loader.steps_per_epoch is None:
-                log.info("the data have no length; endless ones need Loading(steps_per_epoch=...)")
+                log.info("the data has no length; endless data needs Loading(steps_per_epoch=...)")
         return loader
     if grad_shards or shards > 1:
         spec = ShardSpec(shards, world.rank, world.size)
@@ -269,7 +271,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Loader:
 def _loader(
     data: Any, arguments: FitArguments, batch_size: int, **own: Any
 ) -> Union[BatchLoader, ExternalLoader]:
-    """Open data as `loading` says. own: arguments of `open_loader` that splits do not share."""
+    """Open data with the options of `loading`. own: arguments of `open_loader` for this split."""
     loading = arguments.loading
     shared = {name: getattr(loading, name) for name in ("collate_fn", "num_workers")}
     return open_loader(data, batch_size, arguments.seed, **shared, **own)

@@ -1,8 +1,8 @@
-"""Rehearse the resume of a training before it starts, to find state that a checkpoint would lose.
+"""Rehearse a resume before the first step, to find state that a checkpoint would lose.
 
-The first steps are trained, and a checkpoint of them is made. The steps after it are trained twice:
-at once, and after the beginning was restored and the code of a resume has loaded that checkpoint. A
-training whose results differ cannot be resumed, and is refused.
+The rehearsal trains the first steps and makes a checkpoint. It trains the following steps twice: at
+once, and after it has restored the initial state and loaded the checkpoint as a resume does. If the
+results differ, the run could not be resumed, and ConfigError is raised.
 """
 
 import contextlib
@@ -43,21 +43,21 @@ from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
 log = logging.getLogger("paddle_mnist")
 
 MOST_IN_MEMORY = 32 * 2**20  # bytes of each file of a checkpoint
-STEPS = 3  # of a rehearsal that finds nothing beside weights and optimizer
+STEPS = 3  # of a rehearsal that finds no other state than weights and optimizer
 REMEDY = (
     'give fit state={"name": object}, with an object that holds it and has state_dict and '
     "set_state_dict"
 )
 CLEAR = "call clear_grad() before the backward pass that adds to it"
-# Alone they may stand for what cannot be saved, such as a file that is open.
+# Values of these types may stand for something that cannot be saved, such as an open file.
 SWITCHES = (bool, str, bytes, type(None))
 
 
 def rehearse(training: Training) -> None:
-    """Find the state that checkpoints would lose, and have them save it or refuse it.
+    """Find the state that checkpoints would lose, and make them save it.
 
-    Afterwards, everything is as before: the weights, the attributes of callbacks, the generators
-    of random numbers. All processes rehearse together.
+    Restores everything afterwards: the weights, the attributes of callbacks, the random-number
+    generators. All processes rehearse together.
 
     Raises ConfigError for state that cannot be saved, for samples that differ when they are read
     again, and for state that differs between processes.
@@ -65,7 +65,7 @@ def rehearse(training: Training) -> None:
     loader, data = training.loader, training.extra.data
     log.info(
         "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and more if "
-        "they change what is neither weights nor optimizer",
+        "they change other state than weights and optimizer",
         STEPS,
     )
     with rehearsing(), generators_restored(), restored(data_snapshot(data)):
@@ -78,21 +78,22 @@ def rehearse(training: Training) -> None:
 
 @dataclass(frozen=True)
 class _Trip:
-    """A checkpoint after `start` steps, and what came of the `count` steps after it."""
+    """A checkpoint after `start` steps, and the outcome of the `count` steps after it."""
 
     manifest: Mapping[str, Any]
     files: "_Files"
     start: int
     count: int
-    unbroken: Outcome
+    uninterrupted: Outcome
 
 
 class _Files(UserDict[str, Any]):
-    """The dictionaries in the files of a checkpoint, by suffix, each read when it is asked for.
+    """The dictionaries in the files of a checkpoint, by suffix, each read on access.
 
-    A file is in memory, or if it is large on the disk, under no name, so that it never stays.
+    A file is in memory or, if it is large, on disk without a name, so that it is never left behind.
 
-    folder: on which disk; None: that of temporary files. opened: closes them. Raises OutputError.
+    folder: on the disk to use; None: the one of temporary files. opened: closes the files. Raises
+    OutputError.
     """
 
     def __init__(
@@ -125,11 +126,11 @@ class _Rehearsal:
         self.training, self.extra, self.world = training, training.extra, training.world
         self.trial = TrialSteps(training)
         self.beginning = Beginning(training.model, self.extra, training.average)
-        self.unsaved: dict[str, str] = {}  # what to say of each change that is not saved
-        # The paths of values that a checkpoint may do without: of large ones, and of `SWITCHES`.
+        self.unsaved: dict[str, str] = {}  # descriptions of the changes that are not saved
+        # The paths of values that a checkpoint may not need: large ones, and `SWITCHES`.
         self.large: set[Path] = set()
         self.switches: set[Path] = set()
-        # Those that the next resume does not load, and what to leave out instead if it fails.
+        # The paths that the next resume does not load, and alternatives to them if it fails.
         self.left_out: set[Path] = set()
         self.alternatives: list[set[Path]] = []
         self.error: Optional[Exception] = None
@@ -148,13 +149,13 @@ class _Rehearsal:
         with restored(self.beginning), self.opened:
             self._train(0, 1, ends_epoch=False)
             trips = [self._trip(1, 1)]
-            # The effect of a maximum, for example, shows only on the next batches, that of values
-            # kept for each sample only on batches seen before. An odd number of steps lies between
-            # what is compared, since two may leave a value as they found it, such as a switch.
+            # A maximum, for example, only affects new batches, and values that are kept for each
+            # sample only batches that were seen before. The number of steps between the compared
+            # states is odd, since two steps may leave a value such as a switch unchanged.
             if any(self.world.all_gather_objects(self._has_hidden_state())):
                 trips.append(self._trip(2, 4))
             self.left_out = self.large
-            self.alternatives = [one for one in (set(), self.switches) if one != self.large]
+            self.alternatives = [paths for paths in (set(), self.switches) if paths != self.large]
             for trip in trips:
                 self._repeat(trip)
         for path in self.left_out:
@@ -162,7 +163,7 @@ class _Rehearsal:
         self._log()
 
     def _train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
-        """Train, and have checkpoints hold what this has changed."""
+        """Train, and make checkpoints save the values that this has changed."""
         outcome = self.trial.train(start, count, ends_epoch)
         changes = self.beginning.changes()
         self.trial.reads_again |= any(change.path[0][1] in DATA_ROOTS for change in changes)
@@ -171,13 +172,13 @@ class _Rehearsal:
         return outcome
 
     def _save(self, changes: Sequence[Change]) -> None:
-        """Have checkpoints hold what has changed, and note what they cannot hold."""
+        """Make checkpoints save the changed values, and note those that they cannot save."""
         texts = {path: f"{describe(path)} from {before} to {now}" for path, before, now in changes}
         for path in self.extra.save_changed(changes, has_limit=False):
             self.unsaved.setdefault(identity(path), texts.get(path, describe(path)))
 
     def _note_gradients(self) -> None:
-        """Note the gradients that were left over and that the optimizer does not clear."""
+        """Note the gradients that remain and that the optimizer does not clear."""
         cleared = {id(parameter) for parameter in optimizer_parameters(self.training.optimizer)}
         for place in walk(self.extra.others):
             value = place.value
@@ -188,13 +189,13 @@ class _Rehearsal:
                 self.unsaved.setdefault(name, f"{name} from nothing to a gradient that is not 0")
 
     def _has_hidden_state(self) -> bool:
-        """Return whether the steps so far have changed more than a training itself does."""
+        """Return whether the steps so far have changed other state than training itself does."""
         extra = self.extra
         has_parts = bool(extra.parts or extra.optimizers)
         return has_parts or bool(extra.saved or self.unsaved or self.beginning.iterators())
 
     def _trip(self, start: int, count: int) -> _Trip:
-        """Make a checkpoint, and train on. Raises ConfigError if processes differ."""
+        """Make a checkpoint, and continue training. Raises ConfigError if processes differ."""
         if self.world.size > 1:
             self._leave_out_what_differs()
         extra = self.extra
@@ -214,21 +215,23 @@ class _Rehearsal:
         return _Trip(manifest, files, start, count, self._train(start, count))
 
     def _leave_out(self, path: Path, text: str) -> None:
-        """Have no checkpoint hold a value. text: what to say of it."""
+        """Leave a value out of all checkpoints. text: its description."""
         self.extra.saved.pop(path, None)
-        self.extra.left.add(identity(path))
+        self.extra.left_out.add(identity(path))
         self.unsaved.setdefault(identity(path), text)
 
     def _leave_out_what_differs(self) -> None:
-        """Compare the state of all processes, of which only one saves it.
+        """Compare the state of all processes, since only one of them saves it.
 
-        Raises ConfigError for parts that differ; values that do are not saved.
+        Raises ConfigError for parts that differ, and leaves out values that differ.
         """
         own = {describe(path): path for path in self.extra.saved}
         values = {name for names in self.world.all_gather_objects({*own}) for name in names}
         digests = self.world.all_gather_objects(self.extra.digests())
-        names = {name for one in digests for name in one}
-        differing = sorted(name for name in names if len({one.get(name) for one in digests}) > 1)
+        names = {name for own_digests in digests for name in own_digests}
+        differing = sorted(
+            name for name in names if len({own_digests.get(name) for own_digests in digests}) > 1
+        )
         parts = [name for name in differing if name not in values]
         if parts:
             raise ConfigError(
@@ -240,7 +243,7 @@ class _Rehearsal:
             self._leave_out(own[name], f"{name}, which differs between the processes")
 
     def _resumed(self, trip: _Trip) -> Outcome:
-        """Put the beginning back, load the checkpoint as a resume does, and train."""
+        """Restore the initial state, load the checkpoint as a resume does, and train."""
         training = self.training
         self.beginning.restore()
         load_checkpoint(
@@ -251,7 +254,7 @@ class _Rehearsal:
             extra=self.extra,
         )
         if self.unsaved:
-            for change in self.beginning.changes():  # which the state of a part has brought back
+            for change in self.beginning.changes():  # restored with the state of a part
                 self.unsaved.pop(identity(change.path), None)
         return self.trial.train(trip.start, trip.count)
 
@@ -272,13 +275,13 @@ class _Rehearsal:
         return replace(checkpoint, loaded=ChainMap(less, trip.files))
 
     def _repeat(self, trip: _Trip) -> None:
-        """Compare a resumed training with the unbroken one. Raises ConfigError."""
+        """Compare a resumed run with the uninterrupted one. Raises ConfigError."""
         differing = self._differing(trip)
         if not differing:
             return
         again = self._differing(trip)
         names = {*differing, *again}
-        # What differs each time, as a time does.
+        # Values that differ each time, such as the time of day.
         unstable = {name for name in names if again.get(name) != differing.get(name)}
         if unstable.intersection(CORE):
             self._refuse_what_cannot_be_repeated()
@@ -291,26 +294,27 @@ class _Rehearsal:
             differing = self._differing(trip)
 
     def _differing(self, trip: _Trip) -> dict[str, Any]:
-        """Return the entries of a resumed training's outcome that are not the unbroken one's."""
+        """Return those entries of the resumed run's outcome that differ from the uninterrupted."""
         self.error = None
         try:
             resumed = self._resumed(trip)
         except StoppedError:
             raise
-        except Exception as error:  # a step may fail without what was lost
+        except Exception as error:  # a step may fail without the lost state
             if self.world.size > 1:
                 raise
             self.error = error
             return {"weights": repr(error)}
-        # Values may be those of the process, such as its memory; what they act on is compared.
+        # Saved values may belong to the process, such as its memory; only their effects count.
         values = map(describe, {*self.extra.saved, *self.left_out})
-        names = {*trip.unbroken, *resumed}.difference(values)
-        different = {n: resumed.get(n) for n in names if resumed.get(n) != trip.unbroken.get(n)}
+        expected = trip.uninterrupted
+        names = {*expected, *resumed}.difference(values)
+        different = {n: resumed.get(n) for n in names if resumed.get(n) != expected.get(n)}
         everywhere = self.world.all_gather_objects(different)
-        return {name: value for one in reversed(everywhere) for name, value in one.items()}
+        return {name: value for outcome in reversed(everywhere) for name, value in outcome.items()}
 
     def _unseen(self) -> str:
-        """Return what fit cannot see, for messages."""
+        """Describe the state that fit cannot see, for messages."""
         unseen = [f"the position of {name}" for name in self.beginning.iterators()]
         unseen += [f"{name}, too large to be examined" for name in self.beginning.skipped]
         return f", such as {listed(unseen)}" if unseen else ""
@@ -320,7 +324,7 @@ class _Rehearsal:
         if self.training.device.startswith("gpu"):
             log.info(
                 "repeating the first steps gave different bits on this device, so a resumed run "
-                "will not end with the same bits; deterministic=True selects algorithms that do"
+                "will, too; set deterministic=True for reproducible results"
             )
             return
         raise ConfigError(
@@ -331,9 +335,9 @@ class _Rehearsal:
         )
 
     def _refuse(self) -> None:
-        """Raise ConfigError that names what no checkpoint can hold."""
+        """Raise ConfigError with the state that no checkpoint can hold."""
         everywhere = self.world.all_gather_objects(self.unsaved)
-        texts = list(dict.fromkeys(text for one in everywhere for text in one.values()))
+        texts = list(dict.fromkeys(text for unsaved in everywhere for text in unsaved.values()))
         if self.error and not texts:
             raise ConfigError(
                 f"a resume would fail with {type(self.error).__name__}: {self.error}; it may lack "
@@ -364,6 +368,6 @@ class _Rehearsal:
                     listed(in_passes),
                 )
         if self.unsaved:
-            extra.told |= {*self.unsaved}
+            extra.logged |= {*self.unsaved}
             texts = [text.partition(" from ")[0] for text in self.unsaved.values()]
             log.info("not saved, since the first steps do not depend on it: %s", listed(texts))

@@ -1,4 +1,4 @@
-"""The result of a training: made at its end, kept in `result.json`, and read from there."""
+"""Make the result of a run, and convert it to and from the entries of `result.json`."""
 
 import logging
 import math
@@ -12,11 +12,11 @@ from paddle_mnist.training.callbacks import FitResult, Training
 
 log = logging.getLogger("paddle_mnist")
 
-EARLY = "early"  # how a training ended that a callback stopped
+EARLY = "early"  # `stopped` of a run that a callback has stopped
 
 
 def make_result(training: Training, checkpoint_name: str) -> FitResult:
-    """Return the result; the evaluation that the training ended with is not repeated."""
+    """Return the result, without repeating the last evaluation."""
     run, state = training.run, training.state
     is_evaluated = state.metrics and set(training.tags) <= set(state.metrics)
     metrics = dict(state.metrics if is_evaluated else training.evaluator.metrics(training.model))
@@ -36,7 +36,7 @@ def make_result(training: Training, checkpoint_name: str) -> FitResult:
 
 
 def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
-    """Return what `result.json` is to hold; JSON has no NaN."""
+    """Return the entries of `result.json`, with None for NaN, which JSON lacks."""
     entries = result.as_dict()
     entries["metrics"] = {
         tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
@@ -47,7 +47,7 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
 
 
 def result_so_far(training: Training) -> Optional[FitResult]:
-    """Return the result of a run that is finished; None if something is left to do."""
+    """Return the result of a finished run; None if the run is not finished."""
     run, checkpoint = training.run, training.resumed_from
     if not checkpoint:
         return None
@@ -97,7 +97,7 @@ def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
 
 
 def describe_training(training: Training) -> str:
-    """Return in one line what is trained, and from which step on."""
+    """Describe in one line the run and the step at which it starts."""
     model, world, arguments = training.model, training.world, training.arguments
     parameters = sum(parameter.size for parameter in model.parameters())
     steps = "" if training.steps is None else f", {training.steps:,} steps"
@@ -111,15 +111,16 @@ def describe_training(training: Training) -> str:
 
 
 def describe_result(training: Training, result: FitResult) -> str:
-    """Return in one line the metrics of a result, and how long they took."""
+    """Describe in one line the metrics of a result, and the time of training."""
     callbacks = training.callbacks
     summaries = [text for callback in callbacks if (text := callback.summary(training, result))]
     metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
     words = "; ".join(summaries) or metrics or "not evaluated"
-    return f"{words}; trained {result.epochs} epochs in {result.seconds:.1f} s"
+    epochs = f"{result.epochs} epoch{'' if result.epochs == 1 else 's'}"
+    return f"{words}; trained {epochs} in {result.seconds:.1f} s"
 
 
 def log_result(training: Training, result: FitResult) -> None:
-    """Log a result, and where everything was written."""
+    """Log a result and the paths of the files."""
     log.info("%s", describe_result(training, result))
     log.info("weights: %s   everything else: %s", result.weights, training.run.path)

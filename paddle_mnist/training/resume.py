@@ -1,4 +1,4 @@
-"""Decide where a training resumes, and refuse one whose configuration has changed."""
+"""Decide where a run resumes, and raise if its configuration has changed."""
 
 import logging
 import os
@@ -24,13 +24,13 @@ from paddle_mnist.training.description import LABELS, SAMPLES, flattened
 
 log = logging.getLogger("paddle_mnist")
 
-# How a training was started: its own affair, so a run that continues it elsewhere may differ.
+# How a run was started; a run that continues from its checkpoint may differ in this.
 START_FIELDS = ("init_from", "incremental_from")
 MAX_LINES = 20  # of a diff
-DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # that `fit` describes
-# Those of Paddle's objects, which have other entries in other versions: only those are compared
-# that both have. A new metric is evaluated. The last two only count for some callbacks.
-LOOSE = ("optimizer", "schedule", "metrics", "eval_every_epochs", "eval_every_steps")
+DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # `fit` describes them
+# Values that are only compared if both runs have them: Paddle's objects have other entries in other
+# versions, a new metric is just evaluated, and the last two only count for some callbacks.
+OPTIONAL = ("optimizer", "schedule", "metrics", "eval_every_epochs", "eval_every_steps")
 # Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
 # `must_match`.
 FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
@@ -38,12 +38,12 @@ FORMER_PREFIX = "binding."
 
 
 def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[Checkpoint]:
-    """Return the checkpoint from which a training resumes, loaded; None to start at step 0.
+    """Return the checkpoint from which a run resumes, loaded; None to start at step 0.
 
-    newest: that of the run directory, loaded.
+    newest: the newest checkpoint of the run directory, loaded.
 
-    Raises ConfigError, with a diff, if the configuration or the data differs from the run's in
-    what decides the result; CheckpointError if there are checkpoints but none is intact.
+    Raises ConfigError, with a diff, if the configuration or the data differs from the run's such
+    that the result would, too; CheckpointError if there are checkpoints but none is intact.
     """
     run, resume = training.run, training.arguments.resume
     if not newest:
@@ -65,12 +65,12 @@ def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[C
 
 
 def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> None:
-    """Raise ConfigError if `resume` names a checkpoint of the run that is not its newest."""
+    """Raise ConfigError if `resume` names an older checkpoint of the run than its newest."""
     if os.path.isdir(os.path.expanduser(resume)):
         return
     try:
         requested = find_checkpoint(resume, run)
-    except CheckpointError as error:  # another run's, perhaps, which is no longer needed
+    except CheckpointError as error:  # perhaps another run's, which is no longer needed
         log.info("%s; the run resumes from a checkpoint of its own", error)
         return
     if run.owns(requested) and requested.step < newest.step:
@@ -81,7 +81,7 @@ def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> No
 
 
 def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
-    """Raise CheckpointError if a run without a checkpoint must have had one."""
+    """Raise CheckpointError if the run has no checkpoint, but must have had one."""
     folder = run.checkpoints.folder
     if run.config.exists() and folder.is_symlink() and not folder.exists():
         raise CheckpointError(
@@ -91,8 +91,8 @@ def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(
-            f"{run.checkpoints.folder}: a run was trained here, but no manifest is there; put its "
-            "checkpoints back, or set fresh to start over"
+            f"{run.checkpoints.folder}: a run was trained here, but its manifests are missing; put "
+            "its checkpoints back, or set fresh to start over"
         )
     for path in orphans:
         log.warning(
@@ -101,7 +101,7 @@ def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
 
 
 def check_override(training: Training) -> None:
-    """Raise ConfigError if `override` names what neither this training nor the run has."""
+    """Raise ConfigError if `override` has a name that neither the arguments nor the run have."""
     override, run = training.arguments.override, training.run
     newest = run.checkpoints.all()[-1:] if override else ()
     stored = [name for checkpoint in newest for name in checkpoint.manifest.get("config") or ()]
@@ -114,9 +114,9 @@ def check_override(training: Training) -> None:
 def check_config_unchanged(
     training: Training, checkpoint: Checkpoint, where: Optional[str] = None
 ) -> None:
-    """Raise ConfigError, with a diff, unless the training goes on as the checkpoint's began.
+    """Raise ConfigError, with a diff, if the configuration differs from the checkpoint's.
 
-    where: what holds the values, if not the run directory.
+    where: the checkpoint or the mirror, if it is not the run directory.
     """
     run, epochs = training.run, training.arguments.epochs
     where = where or str(run.path)
@@ -133,35 +133,43 @@ def check_config_unchanged(
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
         if _are_samples(names):
             lines.append(
-                "Only samples differ, so the data are probably drawn at random: seed them first, "
-                "as with paddle.seed(0); or in another order, as from a set or os.listdir(): sort "
-                "what these return with sorted(); then every call has the same"
+                "Only samples differ, so the data is probably random or in random order: call "
+                "paddle.seed(0), for example, before you create it, and sort the results of a set "
+                "or of os.listdir() with sorted()"
             )
         is_of_mirror = run.mirror is not None and where == run.mirror.url
         elsewhere = "another mirror" if is_of_mirror else run.elsewhere()
-        lines.append(_ways_out(names, where == str(checkpoint.path), elsewhere))
-        raise ConfigError(f"{where} holds a run with other values:\n" + "\n".join(lines))
+        lines.append(_remedies(names, where == str(checkpoint.path), elsewhere))
+        raise ConfigError(
+            f"the run in {where} was started with different settings:\n" + "\n".join(lines)
+        )
     comparison = code_comparison(training, checkpoint).items()
     if changed := [name for name, is_same in comparison if not is_same]:
         log.warning(
             "the code of %s, or a value that it uses, has changed since the run began",
             listed(changed),
         )
-    begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
-    if epochs < begun:
+    started = checkpoint.state.epoch + (checkpoint.state.position > 0)
+    if epochs < started:
         raise ConfigError(
-            f"epochs is {epochs}, but {where} has {begun} begun or done; expected at least as many"
+            f"epochs={epochs}, but {where} has already started epoch {started}; use at least "
+            f"{started}"
         )
 
 
 def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
-    """Return by name whether the caller's code is the run's; {} with another version of Python."""
+    """Return by name whether code is unchanged; {} with another version of Python.
+
+    New code is left out.
+    """
     stored, present = checkpoint.manifest["config"], training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
     hashes = {name.partition(".")[2]: (stored.get(name), present[name]) for name in names}
-    return {name: old == new for name, (old, new) in hashes.items() if old}  # else it is new
+    return {
+        name: old == new for name, (old, new) in hashes.items() if old
+    }  # without one, the code is new
 
 
 def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
@@ -173,7 +181,7 @@ def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str
     must_match = flattened(arguments.must_match or {})
     is_own = training.run.owns(checkpoint)
     allowed = arguments.override if is_own else (*arguments.override, *START_FIELDS)
-    # Paddle's objects have other attributes in other versions. A change of code is only warned of.
+    # Paddle's objects have other attributes in other versions. A change of code is just a warning.
     is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
     skipped = {CODE} if is_same_paddle else {*TASK}
     skipped -= {name.partition(".")[0] for name in must_match}
@@ -186,12 +194,12 @@ def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str
         if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
         and (name in stored or name in must_match or name.partition(".")[0] in groups)
         and not _is_among(name, (*allowed, *skipped))
-        and (name in stored.keys() & current.keys() or not _is_loose(name))
+        and (name in stored.keys() & current.keys() or not _is_optional(name))
     ]
 
 
 def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that decided the result of a checkpoint's run, by their present names."""
+    """Return the values that a checkpoint's run compares, by their present names."""
     stored = {name.removeprefix(FORMER_PREFIX): value for name, value in manifest["config"].items()}
     if FORMER_HASHES["data"] in manifest:
         hashes = {name: manifest.get(key) for name, key in FORMER_HASHES.items()}
@@ -200,7 +208,7 @@ def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comparable(name: str, value: Any) -> Any:
-    """Return a value for a comparison: one place may be written in several ways."""
+    """Return a value for a comparison: a path may be written in several ways."""
     return os.path.abspath(os.path.expanduser(value)) if name in START_FIELDS and value else value
 
 
@@ -210,13 +218,13 @@ def _is_among(name: str, names: Collection[str]) -> bool:
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
 
 
-def _is_loose(name: str) -> bool:
-    """Return whether a value is compared only with a run that has recorded it."""
-    return _is_among(name, LOOSE) or _is_hash_of(name, LABELS)
+def _is_optional(name: str) -> bool:
+    """Return whether a value is only compared if both runs have it."""
+    return _is_among(name, OPTIONAL) or _is_hash_of(name, LABELS)
 
 
 def _is_hash_of(name: str, *parts: str) -> bool:
-    """Return whether a value is the hash that `describe_data` makes of a dataset's `parts`."""
+    """Return whether a value is a hash by `describe_data` of a dataset's `parts`."""
     return name.partition(".")[0] in ("data", "valid") and name.rpartition(".")[2] in parts
 
 
@@ -225,27 +233,27 @@ def _are_samples(names: Collection[str]) -> bool:
     return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
 
 
-def _ways_out(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
-    """Return what to do about changed values.
+def _remedies(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
+    """Return a sentence with the remedies for changed values.
 
-    is_named: whether the user names the checkpoint, of another run, which is not to be replaced.
+    is_named: whether the user names the checkpoint, of another run, which must not be replaced.
     elsewhere: what to choose to train elsewhere.
     """
-    ways = ["keep its values"]
+    remedies = ["keep its values"]
     if not is_named:
-        ways = ["set fresh to start over (moves it aside)"]
-        ways.append(f"choose {elsewhere}")
+        remedies = ["set fresh to start over (moves it aside)", f"choose {elsewhere}"]
     reason = ""
-    # With other labels for the same samples, a net would unlearn what it has learned.
+    # No override for other labels of the same samples: the net would have to unlearn.
     are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)
     if "batch_size" in changed:
-        reason = ": a run keeps its batch size"  # with another, an epoch has other steps
+        reason = ": a run keeps its batch size"  # it determines the steps of an epoch
     elif not are_permuted:
         groups = [name.partition(".")[0] for name in changed]
         shortest = [
             name if groups.count(group) == 1 else group for name, group in zip(changed, groups)
         ]
-        ways.append(f"to change the run on purpose, override {','.join(dict.fromkeys(shortest))}")
-    *first, last = ways
+        names = ",".join(dict.fromkeys(shortest))
+        remedies.append(f"to change the run on purpose, override {names}")
+    *first, last = remedies
     text = ", ".join([*first, f"or {last}" if first else last]) + reason
     return text[0].upper() + text[1:]

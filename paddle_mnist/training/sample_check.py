@@ -34,7 +34,7 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
     if differs and not draws and loader.is_function:
         log.warning(
             "%s, as with a stream, so a resumed run trains on other samples than an uninterrupted "
-            "one, and the resume is not rehearsed",
+            "one; the resume is not rehearsed",
             differs,
         )
     elif differs:
@@ -47,9 +47,9 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
 
 
 def watch_generators(loaders: Iterable[Loader], data: Mapping[str, Any]) -> None:
-    """Have workers raise ConfigError when samples draw from a generator of the data's own.
+    """Make workers raise ConfigError when samples draw from a generator of the dataset.
 
-    That the first batch draws from none does not tell what later samples do.
+    Samples after the first batch may do so even if the first batch does not.
     """
     generators = {
         describe(place.path): functools.partial(digest_of, place.value)
@@ -61,7 +61,10 @@ def watch_generators(loaders: Iterable[Loader], data: Mapping[str, Any]) -> None
 
 
 def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[str, bool]:
-    """Read the first batch twice; return what differs, or "", and whether a generator draws."""
+    """Read the first batch twice; return a description of the difference, and whether it is drawn.
+
+    The description is empty if there is no difference.
+    """
     untouched = data_snapshot(data)
     first = loader.first_batch(0)
     before = data_snapshot(data)
@@ -72,15 +75,14 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[s
         kept = listed([describe(change.path) for change in untouched.changes()])
         untouched.restore()
         if not _is_same_batch(cached, loader.first_batch(1)):
-            words = f"{what} differs in the next epoch if it was read before: {kept} keeps it"
-            return words, True
+            return f"{what} differs in the next epoch if it was read before: {kept} keeps it", True
     changes = before.changes()
     drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
     if is_same and not drawn:
         return "", False
-    # What only the first reading changes may have reached its end, such as a queue that is full.
+    # A value that only the first reading changes may have reached a limit, as a full queue does.
     named = drawn or changes or untouched.changes()
-    names = listed([describe(one.path) for one in named] or before.iterators())
+    names = listed([describe(change.path) for change in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
     found = f": {names} {change} with each reading" if names else ""
     return f"{what} differs when it is read again{found}", bool(drawn)

@@ -1,4 +1,4 @@
-"""The phases of a training in a run directory: resume or initialize, train, take final weights."""
+"""Run the phases of a run: open its directory, resume or initialize, train, load final weights."""
 
 import contextlib
 import logging
@@ -42,7 +42,7 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
     """
     run, saving = training.run, training.arguments.saving
     with contextlib.ExitStack() as stack:
-        # What the caller does afterwards may take its time.
+        # After the run, the caller's code may be slow without a heartbeat.
         stack.callback(heartbeat.pause)
 
         def lock() -> None:
@@ -54,9 +54,9 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
 
 
 def find_resume_point(training: Training) -> None:
-    """Set the checkpoint from which a training resumes, and its state, if there is one.
+    """Set the checkpoint from which the run resumes, and its state, if there is one.
 
-    Raises as `resume.resume_point` does, in every process.
+    Raises the errors of `resume.resume_point`, in every process.
     """
 
     def find() -> Optional[Checkpoint]:
@@ -72,15 +72,15 @@ def find_resume_point(training: Training) -> None:
 
 
 def resume_or_initialize(training: Training) -> None:
-    """Bring the net, its optimizer, all other state and the run directory to the start.
+    """Prepare the net, its optimizer, all other state and the run directory for the first step.
 
     Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
-    pretrained ones, do not replace those that the run has trained since.
+    pretrained ones, do not replace trained ones.
 
-    Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
+    Raises CheckpointError if a checkpoint does not fit, DataError if processes differ.
     """
     world, run, checkpoint = training.world, training.run, training.resumed_from
-    # The manifest of what the training starts from, if anything.
+    # The manifest of the checkpoint that the run starts from, if any.
     origin: Mapping[str, Any] = checkpoint.manifest if checkpoint else {}
     if not checkpoint and (start := training.arguments.start):
         origin = initialize(training, start)
@@ -88,16 +88,14 @@ def resume_or_initialize(training: Training) -> None:
         callback.before_training(training)
     training.extra.begin(saves=not checkpoint and training.arguments.start is not None)
     if checkpoint:
-        # Whatever is overridden, the schedule may follow from it: the epochs, for example.
+        # The schedule may depend on what is overridden, such as the epochs.
         restore(training, checkpoint, new_schedule=bool(training.arguments.override))
     else:
         training.average.load(training.model.state_dict())
     if world.size > 1:
         digest = state_digest(training)
-        world.require_same(
-            digest, "the weights, the optimizer's state or the place in the training"
-        )
-        log.info("%d processes start from the same: SHA-256 %s", world.size, digest)
+        world.require_same(digest, "the weights, the optimizer's state or the position in the data")
+        log.info("%d processes start from the same state: SHA-256 %s", world.size, digest)
 
     def prepare_run() -> None:
         run.start_history(checkpoint)
@@ -124,7 +122,7 @@ def resume_or_initialize(training: Training) -> None:
 
 
 def train_epochs(training: Training) -> None:
-    """Train the epochs that are left."""
+    """Train the remaining epochs."""
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
@@ -138,7 +136,7 @@ def train_epochs(training: Training) -> None:
             state,
             evaluator=training.evaluator,
             checkpointer=checkpointer,
-            writer=ManyWriters([history, *training.callbacks]),  # which `fit` closes
+            writer=ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
             observers=training.callbacks,
             profile=next(iter(profilers), None),
             log_every=training.log_every,
@@ -154,8 +152,8 @@ def _checkpointer(training: Training) -> Checkpointer:
     if not training.world.is_main_process:
         return Checkpointer()
     run, checkpoint = training.run, training.resumed_from
-    # With other values it is saved again at the end, though no step may be left: for the next call.
-    is_there = (
+    # With other settings, save again at the end even if no step remains, for the next call.
+    is_saved = (
         checkpoint is not None
         and run.owns(checkpoint)
         and checkpoint.manifest["config"] == training.compared
@@ -166,7 +164,7 @@ def _checkpointer(training: Training) -> Checkpointer:
         training.optimizer,
         training.arguments.saving,
         average=training.average,
-        resumed_from=checkpoint.state if checkpoint and is_there else None,
+        resumed_from=checkpoint.state if checkpoint and is_saved else None,
         manifest_entries=run.manifest_entries,
         name=run.name,
         extra=training.extra,
@@ -176,10 +174,10 @@ def _checkpointer(training: Training) -> Checkpointer:
 
 
 def load_final_weights(training: Training) -> str:
-    """Load the weights that are the training's result; return the name of their checkpoint.
+    """Load the final weights of the run; return the name of their checkpoint.
 
-    They are the last ones, or their average, or those of the best checkpoint, whose metrics then
-    become the state's. Raises CheckpointError if the best checkpoint is gone.
+    They are the last ones, their average, or those of the best checkpoint; the state then gets its
+    metrics, too. Raises CheckpointError if the best checkpoint is missing.
     """
     model, average, state = training.model, training.average, training.state
 
@@ -203,7 +201,7 @@ def _take_best(training: Training) -> Checkpoint:
     if not state.best:
         raise CheckpointError(
             f"{run.path}: the run ends with its best checkpoint, but no evaluation gave a value of "
-            f"{state.monitor}; expected an evaluation before the training is stopped"
+            f"{state.monitor}; evaluate before training stops"
         )
     if not best or best.step != state.best[0]:
         raise CheckpointError(

@@ -1,6 +1,6 @@
-"""The step of a training: what is computed of a batch, in training and in evaluation.
+"""Compute the loss and the metrics of a batch, in training and in evaluation.
 
-When the learning-rate schedule is stepped is decided in `paddle_mnist.nn.schedule`.
+`paddle_mnist.nn.schedule` decides when to step the learning-rate schedule.
 """
 
 import contextlib
@@ -41,18 +41,17 @@ Metrics = Mapping[str, Union[MetricFunction, Metric]]  # by name
 class SupervisedStep:
     """The step of a net whose loss compares its outputs with labels.
 
-    loss: (outputs, labels) -> the mean loss [] over the samples, or a `Mean`. What the mean of
-        Paddle's own losses is over, where it is not the samples, is found out
-        (`paddle_mnist.nn.losses`).
-    metrics: (outputs, labels) -> a metric, by name, or None where it has no meaning.
+    loss: (outputs, labels) -> the mean loss [] over the samples, or a `Mean`. The count of Paddle's
+        own losses, if it is not the samples, is computed (`paddle_mnist.nn.losses`).
+    metrics: by name, (outputs, labels) -> a metric, or None if it is undefined for the batch.
     autocast: returns the context of the model's forward pass
         (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.
 
     A batch is (inputs, labels), or (input, input, ..., labels) for a model of several inputs.
 
-    A net that has a method `fused_loss(loss, labels, *inputs)` computes the loss together with its
-    outputs: it returns (mean loss [], outputs), or None to be called as other nets are. The graph
-    of the loss ends at the net's parameters; the outputs need none.
+    A net may have a method `fused_loss(loss, labels, *inputs)`, which computes the loss together
+    with the outputs: it returns (mean loss [], outputs), or None to be called as other nets are.
+    The graph of the loss ends at the net's parameters; the outputs do not need one.
     """
 
     def __init__(
@@ -62,10 +61,12 @@ class SupervisedStep:
         autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ):
         self.loss = loss
-        # The layers of a loss that is trained follow the model's mode. A frozen loss, such as a
-        # perceptual one, keeps its own.
+        # The layers of a trained loss follow the model's mode. A frozen loss, such as a perceptual
+        # one, keeps its own mode.
         self._switched: list[nn.Layer] = []
-        if isinstance(loss, nn.Layer) and any(not one.stop_gradient for one in loss.parameters()):
+        if isinstance(loss, nn.Layer) and any(
+            not parameter.stop_gradient for parameter in loss.parameters()
+        ):
             layers = loss.sublayers(include_self=True)
             self._switched = [layer for layer in layers if layer.training]
         self.is_elementwise = is_elementwise(loss)
@@ -79,20 +80,20 @@ class SupervisedStep:
     def __call__(self, model: nn.Layer, batch: Any) -> dict[str, object]:
         """Return the loss and the metrics of a batch.
 
-        Raises DataError for another structure, a label that is not a class, and for outputs and
-        labels that a loss of elements would broadcast.
+        Raises DataError for a batch of another structure, a label that is not a class, and outputs
+        and labels that an elementwise loss would broadcast.
         """
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             description = f"{len(batch)} values" if hasattr(batch, "__len__") else "one value"
             raise DataError(
                 f"a batch is a {type(batch).__name__} of {description}; expected (inputs, labels); "
-                "for another structure give a step of your own"
+                "for another structure, pass a custom step"
             )
         *inputs, labels = batch
         for layer in self._switched:
             layer.training = model.training
         with self.autocast():
-            # Of the class: a layer looks for what it lacks among its parameters and buffers.
+            # Look in the class: on a layer, a missing attribute is slow to find.
             has_fused_loss = hasattr(type(model), "fused_loss")
             fused = model.fused_loss(self.loss, labels, *inputs) if has_fused_loss else None
             outputs = fused[1] if fused else model(*inputs)
@@ -111,7 +112,7 @@ class SupervisedStep:
         return values
 
     def _check_shapes(self, outputs: Any, labels: Any) -> None:
-        """Refuse shapes that a loss of elements would broadcast; warn of them for other losses."""
+        """Raise for shapes that an elementwise loss would broadcast; warn for other losses."""
         if not isinstance(outputs, paddle.Tensor) or not isinstance(labels, paddle.Tensor):
             return
         shapes = list(outputs.shape), list(labels.shape)
@@ -119,32 +120,32 @@ class SupervisedStep:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise DataError(
                 f"{name} compares outputs {shapes[0]} with labels {shapes[1]} element by element, "
-                "and Paddle would broadcast them to one shape; expected equal shapes: have the "
-                f"data give labels {shapes[0][1:]}, or reshape the outputs"
+                "and Paddle would broadcast them to one shape; expected equal shapes: make the "
+                f"labels {shapes[0][1:]}, or reshape the outputs"
             )
         is_column = bool(shapes[1]) and shapes[1][0] > 1 and shapes[0] == [*shapes[1], 1]
         if is_column and not self.has_known_mean and not self._warned_of_shapes:
             self._warned_of_shapes = True
             log.warning(
-                "the outputs are %s and the labels %s: what compares them element by element "
-                "broadcasts them to %s; if the loss does, have the data give labels [1]",
+                "the outputs are %s and the labels %s: a loss that compares them element by "
+                "element broadcasts them to %s; if yours does, make the labels [1]",
                 *shapes,
                 [*shapes[1], shapes[1][-1]],
             )
 
 
 def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
-    """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
+    """Return the loss of a batch, as a `Mean` if a loss of Paddle's is not over the samples."""
     is_sum = has_ignored_nll(loss, labels)
     value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
-    count = label_weight(loss, labels)  # afterwards: labels that are no classes are refused before
+    count = label_weight(loss, labels)  # after the loss, which raises for invalid labels
     if count is None or isinstance(value, Mean):
         return value
     return Mean(value, count) if is_sum else Mean.from_value(value, count)
 
 
 def _in_float32(outputs: Any) -> Any:
-    """Return a tensor of lower precision in float32; anything else as it is."""
+    """Convert a tensor of lower precision to float32; return anything else unchanged."""
     is_low = isinstance(outputs, paddle.Tensor) and outputs.dtype in (
         paddle.float16,
         paddle.bfloat16,
@@ -155,7 +156,7 @@ def _in_float32(outputs: Any) -> Any:
 def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Optional[Mean]:
     """Return the accuracy of logits [B, classes] against labels [B, 1].
 
-    Returns None for labels that are no whole numbers, such as those of a regression.
+    Returns None for labels that are not integers, such as those of a regression.
     """
     if not isinstance(labels, paddle.Tensor) or labels.is_floating_point():
         return None
@@ -169,7 +170,7 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
 
 
 def step_outputs(values: Any, samples: int) -> StepOutputs:
-    """Convert what a step has returned. samples: in its batch.
+    """Check and convert the values that a step returned. samples: in its batch.
 
     Raises ConfigError unless that is a mapping with a "loss" of one element, or a `Mean` of one,
     and numbers.
@@ -209,7 +210,7 @@ def check_task(
     metrics: Optional[Metrics],
     step: Optional[Step],
 ) -> None:
-    """Raise ConfigError unless there is either a loss, perhaps with metrics, or a step."""
+    """Raise ConfigError unless there is either a loss, with or without metrics, or a step."""
     if (loss is None) == (step is None):
         both = "both are" if loss else "neither is"
         raise ConfigError(f"one of loss and step is expected, but {both} given")
@@ -228,7 +229,7 @@ def build_step(
     step: Optional[Step],
     amp: str = "off",
 ) -> Step:
-    """Return the step that the arguments of `fit` stand for. Raises ConfigError, DeviceError."""
+    """Build the step from the arguments of `fit`. Raises ConfigError, DeviceError."""
     check_task(loss, metrics, step)
     context = autocast(amp)  # raises where the device cannot
     if loss:

@@ -1,4 +1,4 @@
-"""Load and evaluate what a run has trained: any net, which the caller builds."""
+"""Load and evaluate the net that a run has trained, which the caller builds."""
 
 import logging
 from collections.abc import Callable
@@ -23,19 +23,19 @@ from paddle_mnist.training.steps import Loss, Metrics, Step, build_step
 log = logging.getLogger("paddle_mnist")
 
 Model = Union[nn.Layer, Callable[[], nn.Layer]]  # a net, or the function that builds it
-BATCH_SIZE = 32  # of weights that belong to no run
+BATCH_SIZE = 32  # for weights that do not belong to a run
 
 
 class TrainedModel(NamedTuple):
-    """A model with trained weights, and where they come from."""
+    """A model with trained weights, and their origin."""
 
     model: nn.Layer
     weights: SavedWeights
 
     def open_data(self, data: Any, batch_size: Optional[int], **options: Any) -> Loader:
-        """Return a loader of data of any kind, by default in batches as the run evaluates them.
+        """Return a loader of any data, by default with the batch size of the run's evaluation.
 
-        Random samples are seeded as those that the run evaluates. options: of `open_loader`.
+        Random samples are seeded as in the run's evaluation. options: of `open_loader`.
         """
         config = self.weights.run.read_config()
         usual = config.get("eval_batch_size") or config.get("batch_size") or BATCH_SIZE
@@ -44,7 +44,7 @@ class TrainedModel(NamedTuple):
 
 
 def build_model(model: Model) -> nn.Layer:
-    """Return a net, given it or the function that builds it. Raises ConfigError."""
+    """Return the net, which a function may build. Raises ConfigError."""
     if not isinstance(model, nn.Layer) and callable(model):
         model = model()
     if not isinstance(model, nn.Layer):
@@ -123,12 +123,12 @@ def evaluate_run(
 
 
 def _load_loss(loss: nn.Layer, weights: SavedWeights) -> None:
-    """Load what a run has trained of a loss that is a layer; warn if it is not saved."""
+    """Load the trained parameters of a loss that is a layer; warn if they were not saved."""
     state = read_loss(weights.checkpoint)
     if state is None:
         log.warning(
-            "%s: no checkpoint with the parameters of the loss, a %s, is there; it is evaluated "
-            "with those it has",
+            "%s: has no checkpoint with the parameters of the loss, a %s; evaluating with its "
+            "present ones",
             weights.path,
             type(loss).__name__,
         )

@@ -3,9 +3,8 @@
 `train` runs the epochs, `train_epoch` the steps of one; a step is `_forward_backward_step` and
 `_optimizer_step`. To follow them, read two collaborators: `progress.TrainState`, which counts
 epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
-a log line is due. The names of their methods say what the others do. Of the data, only this:
-a loader's `epoch` yields the batches of an epoch; a batch is a list of this process's shards, and
-anything else counts as one shard (`shards_of`).
+a log line is due. A loader's `epoch` yields the batches of an epoch; a batch is a list of this
+process's shards, and anything else counts as one shard (`shards_of`).
 """
 
 import contextlib
@@ -58,7 +57,7 @@ from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_s
 class Trainer:
     """Trains a model: runs the loop over epochs and steps, with evaluation, saving and logging.
 
-    model_path: where the final weights are written.
+    model_path: the path of the final weights.
     model, optimizer: a `paddle.nn.Layer`, and a Paddle optimizer of its parameters.
     loss_fn: (logits [B, classes], labels [B, 1]) -> mean loss []; by default the cross-entropy.
     step: computes the loss and the metrics of a batch (`paddle_mnist.training.steps`); by default
@@ -77,8 +76,8 @@ class Trainer:
         begins with a new epoch.
     log_every: steps between log lines.
     max_steps: the number of steps after which `train` ends, also inside an epoch.
-    reseed: called before each forward pass with (steps done, shard index); give one that seeds
-        Paddle, and dropout no longer depends on earlier steps.
+    reseed: called before each forward pass with (steps done, shard index). If it seeds Paddle,
+        dropout does not depend on earlier steps.
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
@@ -109,9 +108,8 @@ class Trainer:
         names = {id(parameter): parameter.name for parameter in trained}
         if len(set(names.values())) < len(names):
             raise ConfigError(
-                "two parameters have one name, so the optimizer would mix up their states; "
-                "expected different ones: give each model layers of its own, and create layers "
-                "outside unique_name.guard"
+                "two parameters have one name, so the optimizer would mix up their states; give "
+                "each model layers of its own, and create layers outside unique_name.guard"
             )
         self.model_path = Path(model_path)
         self.model = model
@@ -122,7 +120,7 @@ class Trainer:
         self.average = average
         self.evaluator = evaluator or EpochEvaluator(self.step, {})
         self.checkpointer = checkpointer
-        # Without one, `train` makes its own: only there is the folder known.
+        # Without one, `train` creates it, since only `train` knows the folder.
         self._saving: Checkpointer = checkpointer or Checkpointer()
         self.writer = writer
         self.observers = observers
@@ -137,7 +135,7 @@ class Trainer:
         self.exchange = exchange or SingleProcessGradients()
         self._started = False
         self._steps_per_epoch: Optional[int] = None
-        self._make_running_metrics()  # without a log, for a `train_step` before any `train`
+        self._make_running_metrics()  # without log lines, for a `train_step` before any `train`
 
     def train(
         self,
@@ -175,10 +173,10 @@ class Trainer:
                 self.end_epoch()
                 self._saving.after_epoch(self.state)
         except BaseException as error:
-            # A signal is a StoppedError here, raised where a batch is awaited or evaluated.
+            # A signal raises StoppedError, while waiting for a batch or evaluating.
             self._saving.after_error(error, self.state)
             raise
-        if may_have_trained:  # else the initial weights are no checkpoint
+        if may_have_trained:  # otherwise the initial weights are not a checkpoint
             self._saving.at_end(self.state)
         self.save()
         return self.state
@@ -186,9 +184,9 @@ class Trainer:
     def train_epoch(self, datasets: Any, epoch: int, start: int = 0) -> None:
         """Train on the batches of one epoch, beginning with number `start`.
 
-        It saves what the trainer's checkpointer has due after steps; without one, nothing.
-        Raises DivergedError when a loss is not finite, but not before the next log line or
-        checkpoint: a step must not wait for its device.
+        Saves the checkpoints that are due after steps, if the trainer has a checkpointer.
+        Raises DivergedError when a loss is not finite, at the next log line or checkpoint, so that
+        a step does not wait for its device.
         """
         loader = as_loader(datasets)
         if not self._started:
@@ -196,10 +194,10 @@ class Trainer:
         self.state.epoch, self.state.position = int(epoch), int(start)  # which may be NumPy's
         with training_mode_begins(self.model, warns=not is_rehearsal()):
             view = self._view()
-            for observer in self.observers:  # before workers are forked, which see what it sets
+            for observer in self.observers:  # before forking workers, which see its changes
                 observer.on_epoch_start(view)
         self.profile.before_epoch()
-        # Closed, also where an error ends the epoch: a loader may have processes of its own.
+        # Close it even if an error ends the epoch: a loader may have worker processes.
         with contextlib.closing(
             self.running.timed(interruptible_batches(loader.epoch(epoch, start)))
         ) as batches:
@@ -222,7 +220,7 @@ class Trainer:
         self.running.write_line()
 
     def end_epoch(self) -> None:
-        """Evaluate after the last step of an epoch, and step a schedule of epochs."""
+        """Evaluate after the last step of an epoch, and step a schedule that counts epochs."""
         self._evaluate(self.evaluator.after_epoch)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
@@ -230,7 +228,7 @@ class Trainer:
             self._write_metrics_of(observer, observer.after_epoch(self._view()))
 
     def _is_over(self) -> bool:
-        """Return whether all steps are done, and no epoch is to be ended with the last of them."""
+        """Return whether all steps are done, and the last one does not end an epoch."""
         return self.state.step >= self.max_steps and self.state.position != self._steps_per_epoch
 
     def _evaluate_after_step(self) -> bool:
@@ -249,9 +247,9 @@ class Trainer:
             self.writers.write(self.state, metrics)
 
     def should_stop(self) -> bool:
-        """Return whether an observer asks to end the training, in this process or in another.
+        """Return whether an observer asks to stop training, in this process or in another.
 
-        All are asked, in their order.
+        Asks all of them, in order.
         """
         answers = [observer.should_stop(self._view()) for observer in self.observers]
         return any(self.exchange.world.all_gather_objects(any(answers)))
@@ -283,7 +281,7 @@ class Trainer:
             with self.profile.part("backward"):
                 weight = self.exchange.weight(shard, outputs)
                 if outputs.count != 0 or weight:  # None: all samples
-                    # A small net would spend a fifth of its step on a multiplication by 1.
+                    # In a small net, a multiplication by 1 takes a fifth of a step.
                     (outputs.loss if weight == 1 else outputs.loss * weight).backward()
                 self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
@@ -294,11 +292,11 @@ class Trainer:
     def _optimizer_step(self, result: StepResult, in_epoch: bool = True) -> None:
         """Step the optimizer, the average and the schedule; then the state counts the step.
 
-        in_epoch: whether the batch is one of the current epoch's.
+        in_epoch: whether the batch belongs to the current epoch.
         """
         # Inside the block `state.step` is still the number of steps before this one.
         with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
-            # Before the schedule moves: with the rate of this step.
+            # Before the schedule steps: with the rate of this step.
             self.running.add(result, self.schedule.learning_rate)
             if result.count:
                 # Paddle numbers accumulators per process; restart the numbering, so that names
@@ -309,7 +307,7 @@ class Trainer:
             self.schedule.after_step()
 
     def save(self) -> None:
-        """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
+        """Write the weights to `model_path` atomically. Raises OutputError."""
 
         def write() -> None:
             make_folder(self.model_path.parent)
@@ -318,7 +316,7 @@ class Trainer:
         self.exchange.world.run_on_main(write)
 
     def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
-        """Write what an observer has returned. Raises ConfigError for what is not a number."""
+        """Write the metrics of an observer. Raises ConfigError unless they are numbers."""
         if values:
             name = type(observer).__name__
             self.writers.write(
@@ -333,17 +331,16 @@ class Trainer:
     ) -> None:
         """Prepare the state and the log for training. Raises ConfigError: see `train`.
 
-        end_epoch: None where that is up to the caller of `train_epoch`.
-        position: of the first batch in its epoch; it is only compared, with that of a state that
-            is resumed.
+        end_epoch: None if the caller of `train_epoch` decides. position: of the first batch in its
+            epoch, to compare with a resumed state.
         """
         at = (self.state.epoch, self.state.position)
         if self.resuming and (start_epoch, position) != at:
             asked = f"epoch {start_epoch}" + (f", batch {position}" if position != at[1] else "")
             raise ConfigError(
-                f"asked to start at {asked} (counted from 0), but the state stands at epoch "
-                f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
-                "which starts from the beginning"
+                f"asked to start at {asked} (counted from 0), but the state is at epoch {at[0]}, "
+                f"batch {at[1]}; start there, or create a Trainer without a state to start from "
+                "the beginning"
             )
         steps = self._steps_per_epoch = loader.steps_per_epoch
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
@@ -355,7 +352,7 @@ class Trainer:
         self._started = True
 
     def _make_running_metrics(self, *writers: Writer) -> None:
-        """Set `writers` and `running`, which begin at the present state. writers: of log lines."""
+        """Create `writers` and `running` for the current state. writers: of log lines."""
         self.writers: Writer = ManyWriters([*writers, self.newest_metrics])
         self.running = RunningMetrics(
             self.state, self.writers, self.log_every, self.metric_prototypes

@@ -1,4 +1,4 @@
-"""`TrialSteps`: steps that are trained on trial, on the first batches, without writing anything."""
+"""Train a few steps on the first batches as a trial, without writing anything."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ CORE = ("metrics", "weights", "average")  # entries of an outcome that may never
 
 MOST_BATCHES = 4
 
-Outcome = dict[str, Any]  # what came of some steps: metrics, and digests of all state, by name
+Outcome = dict[str, Any]  # of some steps: metrics, and digests of all state, by name
 
 
 class TrialSteps:
-    """Trains the first steps of a training on trial, without writing anything.
+    """Trains the first steps of a run as a trial, without writing anything.
 
-    reads_again: (attribute) whether to read the batches again each time, because the data depend on
-        what is tried.
+    reads_again: (attribute) whether to read the batches again each time, because the data depends
+        on state that the steps change.
     """
 
     def __init__(self, training: Training):
@@ -50,11 +50,11 @@ class TrialSteps:
         return self._batches
 
     def train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
-        """Train on batches of the first epoch; return what came of it.
+        """Train on batches of the first epoch; return the outcome.
 
-        start: the number of the first batch and step, from 0. count: of the batches; after the
-        fourth, the first come again. ends_epoch: whether to evaluate a batch of each split and end
-        the epoch.
+        start: the number of the first batch and step, from 0. count: the number of batches; after
+        MOST_BATCHES, the first ones are repeated. ends_epoch: whether to evaluate a batch of each
+        split and end the epoch.
         """
         batches = self._read(min(start + count, MOST_BATCHES))
         batches = [batches[number % len(batches)] for number in range(start + count)]
@@ -65,7 +65,7 @@ class TrialSteps:
             trainer.train_epoch(_with_batches(self.training.loader, batches), 0, start)
             if ends_epoch:
                 trainer.end_epoch()
-        except DivergedError as error:  # not an error yet: the training itself may not diverge
+        except DivergedError as error:  # not an error here: the run itself may not diverge
             metrics.append(str(error))
         model, average = self.training.model, self.training.average
         outcome = {"metrics": metrics, "weights": digest_of(model.state_dict())}
@@ -74,7 +74,7 @@ class TrialSteps:
         return {**reported, **self.training.extra.digests(), **outcome}
 
     def _trainer(self, start: int, metrics: list[str], reported: Outcome) -> Trainer:
-        """Return a trainer like that of the training, which writes nothing."""
+        """Return a trainer like the run's own, but one that writes nothing."""
         training = self.training
         evaluated = {
             split: _with_batches(training.evaluator.datasets[split], batches)
@@ -92,7 +92,7 @@ class TrialSteps:
 
 
 def _with_batches(loader: Any, batches: Sequence[Any]) -> Any:
-    """Return a loader of some batches only; copies, because steps may change them."""
+    """Return a loader of copies of some batches, because steps may change them."""
 
     def epoch(epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         return map(_copied_batch, batches[start::stride])
@@ -109,7 +109,7 @@ def _copied_batch(batch: Any) -> Any:
 
 
 class _Metrics(Writer):
-    """Adds metrics as text to a list, except times."""
+    """Adds metrics, except speeds, as text to a list."""
 
     def __init__(self, texts: list[str]):
         self._texts = texts
@@ -120,7 +120,7 @@ class _Metrics(Writer):
 
 
 class _Listener(Observer):
-    """Calls a callback, and keeps the metrics that it returns, which may be times."""
+    """Calls a callback, and keeps the metrics that it returns."""
 
     def __init__(self, callback: Observer, reported: Outcome):
         self._callback, self._reported = callback, reported

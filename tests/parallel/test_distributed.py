@@ -173,7 +173,7 @@ def alone(tmp_path_factory, tool_in, tiny):
 
 def assert_ends_alike(folder, output, alone, nprocs):
     """Check what several processes have trained, and printed at their last start."""
-    assert f"{nprocs} processes start from the same: SHA-256 " in output
+    assert f"{nprocs} processes start from the same state: SHA-256 " in output
     assert "Traceback" not in output and "UserWarning" not in output and "free ports" not in output
     assert end_of(folder) == alone
     result = json.loads((folder / "run/result.json").read_text())

@@ -107,7 +107,7 @@ REFUSED = {
     "optimizer: a number": ({"optimizer": lambda _: 3}, "the optimizer is a int"),
     "optimizer: another net's": (
         {"optimizer": momentum(perceptron().parameters())},
-        "parameters that are neither the model's nor the loss's",
+        "parameters that belong neither to the model or the loss",
     ),
     "optimizer: AdamW, sparse gradients": (SPARSE, "sparse=False"),
     "optimizer: plateau": ({"valid": None, "optimizer": on_plateau}, "is a ReduceOnPlateau"),
@@ -391,7 +391,7 @@ def test_fit_objects_train_from_their_own_weights_and_have_the_final_ones(tmp_pa
         assert all((saved[name] == value).all() for name, value in values.items())
     first = load(tmp_path / "checkpoints/model_epoch0_step0")
     assert first["0.weight"].tolist() == initial
-    line = "the model is an instance: its initial weights were drawn before fit seeded"
+    line = "the model is an instance: its weights were initialized before fit seeded"
     assert len([text for text in lines() if text.startswith(line)]) == 1
 
 

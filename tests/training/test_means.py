@@ -170,7 +170,7 @@ def summed(outputs, labels):
 REFUSED = {
     "Paddle's sum": ({"loss": nn.MSELoss(reduction="sum")}, 'reduction="sum"'),
     "a sum": ({"loss": summed, "accumulate": 2}, "it is a sum"),
-    "no mean, in shards": ({"loss": spread, "grad_shards": 2}, "no mean over the samples"),
+    "no mean, in shards": ({"loss": spread, "grad_shards": 2}, "not the mean over the samples"),
     "a negative count": ({"loss": lambda outputs, labels: Mean(outputs.sum(), -1)}, "count of -1"),
 }
 
@@ -204,9 +204,9 @@ def words(step, is_empty, **options):
 
 # A training, and what is in its warning; nothing where it does not warn.
 WARNINGS = {
-    "no mean": (numbers(spread), "it is no mean over the samples"),
+    "no mean": (numbers(spread), "it is not the mean over the samples"),
     "a sum": (numbers(summed), "it is a sum"),
-    "half of the first batch": (words(own_step, lambda index: index % 6 < 3), "it is no mean over"),
+    "half of the first batch": (words(own_step, lambda index: index % 6 < 3), "it is not the mean"),
     "none of the first batch": (
         words(own_step, lambda index: index < 6, accumulate=2),
         "does not show what it is a mean over",

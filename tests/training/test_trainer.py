@@ -132,7 +132,7 @@ def test_trainer_of_a_state_resumes_inside_an_epoch_and_refuses_another_start(tm
     state = TrainState(epoch=1, position=2, step=5)
     trainer, loader = make(tmp_path, observers=[recorder], state=state)
     for begin in (lambda: trainer.train(loader, 0, 3), lambda: trainer.train_epoch(loader, 0)):
-        with pytest.raises(ConfigError, match="the state stands at epoch 1, batch 2; expected"):
+        with pytest.raises(ConfigError, match="the state is at epoch 1, batch 2; start there"):
             begin()
     assert state == TrainState(epoch=1, position=2, step=5)
     trainer.train(loader, 1, 2, tmp_path / "c")
