@@ -21,6 +21,13 @@ from paddle_mnist.hidden_state.object_graph import (
     is_registered,
     is_users,
 )
+from paddle_mnist.hidden_state.object_paths import (
+    find,
+    may_be_put,
+    put,
+    shortest_plain_path,
+    walk,
+)
 from paddle_mnist.hidden_state.optimizer_state import (
     Parameters,
     generated_names,
@@ -29,13 +36,6 @@ from paddle_mnist.hidden_state.optimizer_state import (
     optimizer_parameters,
 )
 from paddle_mnist.hidden_state.packing import pack, unpack
-from paddle_mnist.hidden_state.places import (
-    find,
-    may_be_put,
-    put,
-    shortest_plain_path,
-    walk,
-)
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     digest_of,

@@ -13,7 +13,7 @@ from paddle import nn
 
 from paddle_mnist.hidden_state import object_graph
 from paddle_mnist.hidden_state.object_graph import Path, Step, child, describe
-from paddle_mnist.hidden_state.places import Place, find, topmost, walk
+from paddle_mnist.hidden_state.object_paths import Place, find, topmost, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     BUFFERS,

@@ -28,9 +28,9 @@ from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES
 from paddle_mnist.hidden_state.object_graph import Path, describe, identity
+from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.hidden_state.packing import pack
-from paddle_mnist.hidden_state.places import find, walk
 from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.files import writing

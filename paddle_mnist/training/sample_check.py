@@ -10,7 +10,7 @@ from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import describe
-from paddle_mnist.hidden_state.places import find, walk
+from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.plain_data import GENERATORS, digest_of, equal
 from paddle_mnist.hidden_state.snapshot import DATA_ITEMS, data_snapshot
 from paddle_mnist.interfaces import Loader
