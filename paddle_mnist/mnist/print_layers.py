@@ -170,8 +170,8 @@ class PrintLayers(Callback, Options):
             return
         shapes, contents = (_within(some, training.steps) for some in (self.shapes, self.contents))
 
-        def is_due(step: int, in_training: bool) -> bool:
-            return in_training and step - 1 in shapes | contents
+        def is_due(step: int) -> bool:
+            return step - 1 in shapes | contents
 
         def printing(step: int) -> contextlib.AbstractContextManager[None]:
             batch = step - 1

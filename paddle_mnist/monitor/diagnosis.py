@@ -47,8 +47,7 @@ class Diagnosis:
         self.findings: list[Finding] = []
         self._on_finding, self._patience = on_finding, patience
         self._reported: set[object] = set()
-        # Passes in a row, of each channel; by layer, and whether in training.
-        self._dead_passes: dict[tuple[str, bool], np.ndarray] = {}
+        self._dead_passes: dict[str, np.ndarray] = {}  # in a row, of each channel, by layer
         self._zero_gradients: Counter[str] = Counter()  # passes in a row, by parameter
 
     def check_output(
@@ -76,15 +75,15 @@ class Diagnosis:
             message = _exploding(layer, root_mean_square, layer_input)
             self._report(step, place=name, kind="exploding", message=message)
 
-    def check_channels(self, step: int, name: str, dead: np.ndarray, training: bool) -> None:
+    def check_channels(self, step: int, name: str, dead: np.ndarray) -> None:
         """Check the channels of a layer's output.
 
         dead: bool [C], the channels that are all zero and were not so in the layer's input.
         """
-        passes = self._dead_passes.get((name, training), np.zeros(len(dead), int))
+        passes = self._dead_passes.get(name, np.zeros(len(dead), int))
         if len(passes) != len(dead):
             passes = np.zeros(len(dead), int)
-        self._dead_passes[name, training] = passes = np.where(dead, passes + 1, 0)
+        self._dead_passes[name] = passes = np.where(dead, passes + 1, 0)
         gone = np.flatnonzero(passes >= self._patience)
         if len(gone) == len(dead):
             message = _dead_layer(len(dead), self._patience)

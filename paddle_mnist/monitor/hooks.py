@@ -85,27 +85,26 @@ def outputs_of(
 class ForwardPasses:
     """Counts the forward passes of a model and opens a context around those that are due.
 
-    The first training pass has the number `start` + 1, so that a pass has the number of its step;
-    an evaluation pass has the number of the training pass before it. If `begin_step` is called, a
-    step may take several passes, and only its first one is counted.
+    The first pass has the number `start` + 1. A trainer calls `begin_step`; then only the first
+    training pass of each step counts, and has the number of the step.
     """
 
     def __init__(
         self,
         model: nn.Layer,
-        is_due: Callable[[int, bool], bool],
+        is_due: Callable[[int], bool],
         make_context: Callable[[int], contextlib.AbstractContextManager[Optional[PassCallback]]],
         start: int = 0,
     ):
-        """is_due: called with the number of a pass, and whether it is a training pass.
+        """is_due: called with the number of each pass that counts.
 
         make_context: called with the number of a pass that is due. If the context yields a
             function, that is called after the pass, with its inputs and its output.
         """
-        self.number = start
+        self.number = start  # of the newest pass
         self._is_due, self._make_context = is_due, make_context
-        self._counts_passes = True  # each is a step
-        self._is_first = True  # whether the next training pass is the first of its step
+        self._counts_steps = False
+        self._step_has_passed = False  # whether the current step has had a training pass
         self._context = contextlib.ExitStack()
         self._callback: Optional[PassCallback] = None
         before: Any = self._before_pass  # Paddle's types have no hook that returns nothing
@@ -116,17 +115,17 @@ class ForwardPasses:
         ]
 
     def begin_step(self, steps_done: int) -> None:
-        """Count the passes up to the next call as one step."""
-        self.number, self._counts_passes, self._is_first = steps_done, False, True
+        """Count the training passes up to the next call as one step."""
+        self.number, self._counts_steps, self._step_has_passed = steps_done, True, False
 
     @read_only
     def _before_pass(self, model: nn.Layer, inputs: Any) -> None:
         self._close()  # the context of a pass that raised
-        is_first = self._is_first or not model.training
-        if model.training:
-            self.number += is_first
-            self._is_first = self._counts_passes
-        if is_first and self._is_due(self.number, model.training):
+        if self._counts_steps and (self._step_has_passed or not model.training):
+            return
+        self._step_has_passed = True
+        self.number += 1
+        if self._is_due(self.number):
             self._callback = self._context.enter_context(self._make_context(self.number))
 
     @read_only

@@ -60,9 +60,9 @@ class LayerWatch(Observer):
     (`paddle_mnist.monitor.diagnosis`). Works in training, in evaluation (without gradients and
     updates), and with a loaded model. `remove()`, or leaving a `with` block, ends it.
 
-    As an observer of a `Trainer`, it logs its statistics with all other metrics, those of an
-    evaluation as valid/watch/LAYER/.... If several processes share a batch, it sees the outputs of
-    this process's first shard, and the gradients of the whole batch.
+    As an observer of a `Trainer`, it watches steps, not evaluations, and logs its statistics with
+    all other metrics. If several processes share a batch, it sees the outputs of this process's
+    first shard, and the gradients of the whole batch.
     """
 
     def __init__(
@@ -73,25 +73,23 @@ class LayerWatch(Observer):
         layers: Optional[Iterable[str]] = None,
         *,
         on_finding: Callable[[Finding], None] = warn,
-        train_only: bool = False,
         start: int = 0,
         patience: int = PATIENCE,
     ):
-        """Watch the first pass and every N-th, counted for training and evaluation separately.
+        """Watch the first pass and every N-th.
 
         what: any of "outputs", "parameters" and "gradients".
         every: N.
         layers: names of layers, which include those inside them; by default all that contain no
             others.
         on_finding: called with each finding; by default it logs a warning.
-        train_only: do not watch evaluations.
-        start: the number of steps before, in a resumed run.
+        start: the number of passes before, such as the steps of a resumed run.
         patience: watched passes in a row with only zeros before a channel, layer or gradient is
             reported.
 
         Raises ConfigError for an unknown name.
         """
-        self.what, self.every, self.train_only = set(what), every, train_only
+        self.what, self.every = set(what), every
         for name in self.what - set(WHAT):
             raise ConfigError(unknown_name("watch", name, WHAT))
         if every < 1:
@@ -114,8 +112,6 @@ class LayerWatch(Observer):
         self._gradient_hooks: list[Any] = []
         self._unfinished_step: Optional[int] = None  # watched, its weight update not yet recorded
         self._model = model
-        self._evaluation_passes = 0
-        self._evaluation_watched = False
         self._calls: Counter[str] = Counter()  # of each layer, in the pass that is watched
         self._passes = ForwardPasses(model, self._is_due, self._watch_pass, start)
 
@@ -155,28 +151,15 @@ class LayerWatch(Observer):
         self._finish_step()
         return self._values
 
-    def after_epoch(self, view: View) -> Mapping[str, float]:
-        if not self._evaluation_watched:
-            return {}
-        self._finish_step()
-        self._evaluation_watched = False
-        return {f"valid/{tag}": value for tag, value in self._values.items()}
-
-    def _is_due(self, number: int, training: bool) -> bool:
+    def _is_due(self, number: int) -> bool:
         self._finish_step()  # the previous step is over when the next pass begins
-        if training:
-            return number % self.every == 0 or number == 1
-        if self.train_only:
-            return False
-        self._evaluation_passes += 1
-        return self._evaluation_passes % self.every == 0 or self._evaluation_passes == 1
+        return number % self.every == 0 or number == 1
 
     @contextlib.contextmanager
     def _watch_pass(self, number: int) -> Iterator[Optional[PassCallback]]:
         self._values, self._unfinished_step = {}, number
         self._calls.clear()
         training = self._model.training
-        self._evaluation_watched = not training
         if training and "parameters" in self.what:
             self._previous_weights = {
                 name: parameter.clone().detach() for name, parameter in self._parameters.items()
@@ -228,7 +211,7 @@ class LayerWatch(Observer):
         is_plain = not layer.parameters() and not layer.sublayers()
         if layer_input is not None and is_plain and layer_input.shape[1:2] == output.shape[1:2]:
             killed_here = dead & ~_zero_channels(_as_float32(layer_input))
-            self._diagnosis.check_channels(number, name, killed_here, self._model.training)
+            self._diagnosis.check_channels(number, name, killed_here)
 
     def _check_outputs(self, number: int, inputs: Any, output: Any) -> None:
         model_input, outputs = first_tensor(inputs), first_tensor(output)

@@ -72,7 +72,7 @@ def metric_tags(history: History) -> dict[str, list[str]]:
     metrics: dict[str, list[str]] = {"loss": []}
     for tag in sorted(tags, key=lambda tag: not tag.startswith(f"{TRAIN}/")):
         split, _, name = tag.partition("/")
-        if tag != LEARNING_RATE and split != "watch" and not name.startswith("watch/"):
+        if tag != LEARNING_RATE and split != "watch":
             metrics.setdefault(name or tag, []).append(tag)
     return {name: tags for name, tags in metrics.items() if tags}
 

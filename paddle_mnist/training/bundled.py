@@ -87,11 +87,7 @@ class Watch(Callback, Options):
         from paddle_mnist.monitor.watch import watch
 
         if self.every and training.world.is_main_process:
-            self._watch = watch(
-                training.model,
-                every=self.every,
-                train_only=True,
-            )
+            self._watch = watch(training.model, every=self.every)
 
     def on_epoch_start(self, view: View) -> None:
         if self._watch:

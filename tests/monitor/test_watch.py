@@ -179,8 +179,8 @@ def test_watch_dead_layer_reports_the_gradients_that_it_stops(model, images):
     assert {place for _, place, kind in found if kind == "no gradient"} == set(stopped.split())
 
 
-def test_watch_takes_the_shards_of_a_batch_for_one_step(model, images):
-    """The first of a step's three passes stands for it."""
+def test_watch_in_a_trainer_sees_the_first_shard_of_each_step_and_no_evaluation(model, images):
+    """A step has three passes here, and an evaluation follows it."""
     means = []
     with watch(model, ["outputs"], every=2) as seen:
         for number in range(12):
@@ -189,6 +189,9 @@ def test_watch_takes_the_shards_of_a_batch_for_one_step(model, images):
                 seen.on_epoch_start(view)
             elif number % 3 == 0:
                 seen.after_step(view)
+                model.eval()
+                model(images - number)
+                model.train()
             model(images + number)
             if seen.values.get("watch/fc/mean") not in means:
                 means.append(seen.values["watch/fc/mean"])

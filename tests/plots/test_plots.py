@@ -61,7 +61,6 @@ def test_curves_draws_a_panel_a_metric_and_a_line_a_split():
         valid__loss=[4, 2],
         far__mse=[9, 8],
         pace=[1, 2],
-        valid__watch__fc__std=[1, 1],
     )
     assert metric_tags(history) == {
         "loss": ["train/loss", "valid/loss"],
