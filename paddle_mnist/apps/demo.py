@@ -140,9 +140,9 @@ def serve(
 ) -> None:
     """Serve the page until SIGINT or SIGTERM comes.
 
-    model, run, net: what `DigitPredictor` takes as its folder, run and net; of layers only what an
-    exported model gives is shown. By default the pretrained weights.
-    port: 0 for any that is free. share: at a public address, by gradio.
+    model, run, net: the folder, run and net of `DigitPredictor`; by default the pretrained weights.
+    Shows the layers that an exported model outputs, if there is one.
+    port: 0 chooses a free one. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
     with listen(host, port) as listening:  # gradio's error gives no reason

@@ -26,13 +26,13 @@ COUNTERS = {
 }
 
 
-# What Paddle's metrics count; of logits they would count nonsense, or fail.
+# Inputs that Paddle's metrics expect; with logits they would compute nonsense, or fail.
 EXPECTED = {
     Auc.update: "probabilities [N, 2] of two classes",
     Precision.update: "probabilities [N, 1] of the positive class",
     Recall.update: "probabilities [N, 1] of the positive class",
 }
-TOLERANCE = 1e-3  # of probabilities beyond 0 and 1, in low precision
+TOLERANCE = 1e-3  # for probabilities below 0 or above 1, in low precision
 
 
 class Gathered:
@@ -66,8 +66,8 @@ class Gathered:
         other = next((value for value in values if not isinstance(value, paddle.Tensor)), None)
         if other is not None:
             raise ConfigError(
-                f"a gathered metric is given a {type(other).__name__}; expected a tensor, or "
-                "several of the model's outputs; or a step of your own"
+                f"a gathered metric is given a {type(other).__name__}; expected a tensor, or a "
+                "model with several outputs; for others, write a custom step"
             )
         return self.with_values(values)
 
@@ -109,7 +109,7 @@ def metric_functions(
     functions: dict[str, MetricFunction] = {}
     for name, metric in metrics.items():
         if name == "loss":
-            raise ConfigError('a metric is called "loss", as the loss is; expected another name')
+            raise ConfigError('a metric is called "loss", like the loss; choose another name')
         if isinstance(metric, Metric):
             functions.update(_adapted(name, metric))
         elif callable(metric):
@@ -123,16 +123,16 @@ def metric_functions(
 
 
 def _adapted(name: str, metric: Metric) -> dict[str, MetricFunction]:
-    """Return the functions of one of Paddle's metrics, or of a subclass that counts as it does."""
+    """Convert one of Paddle's metrics, or a subclass that counts in the same way, to functions."""
     kind = next((kind for kind in COUNTERS if isinstance(metric, kind)), None)
     counting = ("update", "accumulate", "reset")
     if not kind or any(
         getattr(type(metric), method) is not getattr(kind, method) for method in counting
     ):
         raise ConfigError(
-            f"the metric {name!r} is a {type(metric).__name__}, whose values of batches do not add "
-            "up to that of all; expected Accuracy, Precision, Recall, Auc, a function that returns "
-            "sums, or Gathered(metric), which is computed on all outputs together"
+            f"the metric {name!r} is a {type(metric).__name__}, which cannot be computed from sums "
+            "over batches; use Accuracy, Precision, Recall, Auc, a function that returns Sums, or "
+            "Gathered(metric), which is computed on all outputs at once"
         )
     if isinstance(metric, Accuracy):
         return _accuracies(name, metric)
@@ -176,7 +176,7 @@ def _counter(metric: Metric, name: str) -> np.ndarray:
 
 
 def _update(metric: Metric, values: Sequence[paddle.Tensor]) -> None:
-    """Have a metric count a batch, as Paddle's own `hapi.Model` does."""
+    """Update a metric with a batch, as Paddle's own `hapi.Model` does."""
     counted = _as_list(metric.compute(*values))
     expected = EXPECTED.get(type(metric).update)
     probabilities = np.asarray(counted[0])

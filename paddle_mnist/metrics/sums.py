@@ -181,12 +181,12 @@ def as_sums(value: Any, name: str, samples: int) -> Sums:
     if not is_scalar:
         shape = f" of shape {list(value.shape)}" if hasattr(value, "shape") else ""
         raise ConfigError(
-            f"the step gave a {type(value).__name__}{shape} as {name!r}; expected one number, its "
-            "mean over the batch, or Mean(total, count)"
+            f"the step returned a {type(value).__name__}{shape} as {name!r}; expected one number, "
+            "its mean over the batch, or Mean(total, count)"
         )
     if isinstance(value, paddle.Tensor) and value.dtype == paddle.bool:
         raise ConfigError(
-            f"the metric {name!r} is a tensor of bool, as Paddle's mean of comparisons is; "
-            'expected a number: convert them before, as in (a == b).astype("float32").mean()'
+            f"the metric {name!r} is a tensor of bool, which Paddle returns for the mean of "
+            'comparisons; convert them first, as in (a == b).astype("float32").mean()'
         )
     return Mean(value * samples, samples)

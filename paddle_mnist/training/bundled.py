@@ -1,4 +1,4 @@
-"""The callbacks that come with the package; `Console`, `VisualDL` and `Figures` are defaults.
+"""Bundled callbacks; `Console`, `VisualDL` and `Figures` are defaults.
 
 Modules that import paddle are imported where they are used: the options of these classes are those
 of command lines, whose `--help` does without it.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EarlyStopping(Callback, Options):
-    """Ends the training when `monitor` no longer improves; the result is then the best checkpoint.
+    """Stops training when `monitor` no longer improves; the result is then the best checkpoint.
 
     patience: the number of evaluations without a better value; None: never stop.
     min_delta: a value is better only if it beats the last better one by more than this.
@@ -188,7 +188,7 @@ class Console(Callback, Options):
 
 
 def _parse_pages(value: Any) -> Any:
-    """Read names of pages, by comma; true means the usual ones, false none."""
+    """Parse comma-separated names of pages; true means the usual ones, false none."""
     shorthands = {"true": PAGES_OF_TRUE, "false": (), "off": (), "all": PAGES}
     if str(value).lower() in shorthands:
         return shorthands[str(value).lower()]
@@ -223,7 +223,7 @@ class VisualDL(Callback, Options):
 
     @staticmethod
     def board(training: Training) -> "VisualDLWriter":
-        """Return the writer of a training's pages; only that of the main process writes any."""
+        """Return the writer of the run's pages; only the main process writes any."""
         return (training.callback(VisualDL) or VisualDL(()))._opened(training)
 
     def _opened(self, training: Training) -> "VisualDLWriter":
@@ -259,7 +259,7 @@ class VisualDL(Callback, Options):
         board.text(ABOUT, describe_training(training))
 
     def after_step(self, view: View) -> None:
-        if self._board and not is_rehearsal():  # which runs when the board is open already
+        if self._board and not is_rehearsal():  # it runs when the board is already open
             self._board.after_step(view)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
@@ -305,7 +305,7 @@ class Figures(Callback, Options):
     draw: bool = option(True, "draw figures at the end of the run", flat="figures")
 
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
-        """Return the figures of a training that is over, by name."""
+        """Return the figures of a finished run, by name."""
         from paddle_mnist.plots.curves import figures_of
         from paddle_mnist.plots.history import read_history
 
@@ -320,7 +320,7 @@ class Figures(Callback, Options):
             VisualDL.board(training).figures(pixels, result.steps)
 
     def already_finished(self, training: Training, result: FitResult) -> None:
-        """Draw the figures that the run lacks: the disk was full, say."""
+        """Draw missing figures, for example because the disk was full."""
         from paddle_mnist.plots.curves import was_watched
         from paddle_mnist.plots.figure import save_figures
         from paddle_mnist.plots.history import read_history
@@ -340,7 +340,7 @@ DEFAULTS: tuple[type[Callback], ...] = (Console, VisualDL, Figures)
 
 
 def with_defaults(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Return callbacks, and after them those of `DEFAULTS` of which none is among them."""
+    """Append the callbacks of `DEFAULTS` whose class is missing."""
     missing = [
         kind for kind in DEFAULTS if not any(isinstance(callback, kind) for callback in callbacks)
     ]
