@@ -133,9 +133,9 @@ def check_config_unchanged(
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
         if _are_samples(names):
             lines.append(
-                "Only samples differ, so the data is probably random or in random order: call "
-                "paddle.seed(0), for example, before you create it, and sort the results of a set "
-                "or of os.listdir() with sorted()"
+                "Only samples differ, so the data is probably random or in random order: seed the "
+                "generators before you create it, such as with paddle.seed(0), and sort sets and "
+                "the results of os.listdir() with sorted()"
             )
         is_of_mirror = run.mirror is not None and where == run.mirror.url
         elsewhere = "another mirror" if is_of_mirror else run.elsewhere()

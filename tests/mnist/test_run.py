@@ -134,7 +134,7 @@ def test_suspended_run_whose_lock_is_broken_exits_with_75(train, tmp_path, tiny,
 
 
 @pytest.mark.parametrize(
-    ("lost", "part"), [("*.pdparams", "no valid checkpoint"), ("*.json", "no manifest")]
+    ("lost", "part"), [("*.pdparams", "no valid checkpoint"), ("*.json", "manifests are missing")]
 )
 def test_lost_checkpoints_exit_with_4_and_never_start_from_zero(train, trained, lost, part):
     (trained / "result.json").unlink()

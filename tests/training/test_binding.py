@@ -114,9 +114,9 @@ def test_fit_changed_call_raises_by_name_and_touches_nothing(tmp_path):
     before = modified(run)
     for options, names, advice in (
         (CHANGED_CALL, NAMES, ["override"]),
-        ({"train": Shifted()}, "data.samples", ["override", "seed them", "sorted()"]),
+        ({"train": Shifted()}, "data.samples", ["override", "seed the", "sorted()"]),
         # With other labels for the same samples, or other steps, no override would make sense.
-        ({"train": Permuted()}, "data.samples data.labels", ["seed them", "sorted()"]),
+        ({"train": Permuted()}, "data.samples data.labels", ["seed the", "sorted()"]),
         ({"batch_size": 4}, "batch_size", []),
     ):
         with pytest.raises(ConfigError) as refusal:
@@ -124,7 +124,7 @@ def test_fit_changed_call_raises_by_name_and_touches_nothing(tmp_path):
         assert {*names_in(refusal)} == {*names.split()}
         text = str(refusal.value)
         assert "fresh to start over" in text and "another output" in text
-        assert [word for word in ("override", "seed them", "sorted()") if word in text] == advice
+        assert [word for word in ("override", "seed the", "sorted()") if word in text] == advice
     assert modified(run) == before
     with pytest.raises(ConfigError, match="override seed") as refusal:
         train(ROW, tmp_path / "other", resume=str(run), seed=6)

@@ -41,7 +41,9 @@ def test_evaluate_run_loads_trained_parameters_into_the_loss(tmp_path, lines):
     bare = shutil.copy(result.weights, tmp_path)
     values = evaluate_run(bare, perceptron, Points(), loss=CenterLoss(), batch_size=8, **task)
     assert values["acc"] == expected["acc"] and values["loss"] != expected["loss"]
-    assert any("parameters of the loss, a CenterLoss, is there" in line for line in lines())
+    assert any(
+        "no checkpoint with the parameters of the loss, a CenterLoss" in line for line in lines()
+    )
 
 
 def test_evaluate_run_and_load_model_take_checkpoints_by_name_and_path(run_of_fit):

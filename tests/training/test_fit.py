@@ -134,7 +134,7 @@ REFUSED = {
     "saving": ({"saving": Loading()}, "expected a paddle_mnist.Saving"),
     "mode": ({"mode": "max"}, "mode is 'max' without monitor"),
     "monitor": ({"monitor": "valid/ac", "mode": "max"}, "did you mean 'valid/acc'?"),
-    "monitor: no mode": ({"monitor": "valid/f1"}, "expected mode='min' or mode='max'"),
+    "monitor: no mode": ({"monitor": "valid/f1"}, "set mode='min' or mode='max'"),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
     "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between shards"),
