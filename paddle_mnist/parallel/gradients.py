@@ -1,5 +1,6 @@
 """The exchange of gradients: those of a batch's shards become one, whichever process has them."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union, cast
@@ -20,8 +21,6 @@ from paddle_mnist.nn.layers import (
 )
 from paddle_mnist.parallel.world import ALONE, World, tree_sum
 from paddle_mnist.system import signals
-
-Vectors = Mapping[paddle.dtype, paddle.Tensor]  # one for each dtype in which shards are summed
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class GradientExchange:
     its loss, its metrics, and the signals received: one exchange a step, and no mean of means. A
     loss that is a mean over anything else is weighted by what it is over (`StepOutputs.count`),
     and the sum divided by the total of these; a shard with a count of 0 adds the total of its loss.
-    Float64 values travel as a second vector, so that they are not rounded; all others are added up
-    in float32, those of lower precision too. Loss and metrics have the model's highest precision.
+    Everything is added up in float64 if the model has any float64 tensor, else in float32, values
+    of lower precision too.
 
     What a forward pass changes, here "buffers", such as the running statistics of BatchNorm,
     travels with them: every shard starts from the step's buffers, and what the shards change is
@@ -101,12 +100,10 @@ class GradientExchange:
         self._places = layer_buffers(whole)
         self._buffers = running_statistics(whole)
         self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
-        self._precision = (  # of the loss and the metrics: the same in every process and step
-            paddle.float64
-            if any(parameter.dtype == paddle.float64 for parameter in self._parameters)
-            else paddle.float32
-        )
-        self._shard_vectors: list[Vectors] = []
+        dtypes = {tensor.dtype for tensor in [*self._all_parameters, *self._buffers]}
+        # Of the sums: the same in every process and step.
+        self._precision = paddle.float64 if paddle.float64 in dtypes else paddle.float32
+        self._shard_vectors: list[paddle.Tensor] = []
         self._metrics: Mapping[str, MetricSums] = {}
         self._metric_sizes: Sequence[int] = ()
         self._has_all_gradients = True
@@ -141,30 +138,27 @@ class GradientExchange:
         used = [gradient is not None for gradient in gradients]
         self._has_all_gradients &= all(used)
         parts = [
-            paddle.zeros([p.size], _exchange_dtype(p))
-            if gradient is None
-            else _flat(gradient, _exchange_dtype(p))
-            for p, gradient in zip(self._parameters, gradients)
+            paddle.zeros([parameter.size]) if gradient is None else gradient
+            for parameter, gradient in zip(self._parameters, gradients)
         ]
-        for parameter in self._parameters:
-            remove_gradient(parameter)
         keep_buffers_in_place(self._places)
         parts += [
-            _flat(buffer - before, _exchange_dtype(buffer)) * shard.weight
+            (buffer - before).astype(self._precision) * shard.weight
             for buffer, before in zip(self._buffers, self._buffers_before)
         ]
         weight = self.weight(shard, outputs)
-        loss = outputs.loss.detach() * weight if weight else paddle.zeros([1])
-        parts.append(_flat(loss, self._precision))
         share = 0.0 if outputs.count == 0 else weight
-        parts.append(paddle.to_tensor([share], self._precision))
+        parts.append(outputs.loss.detach() * weight if weight else paddle.zeros([1]))
         self._require_same_kind(outputs)
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
         received = [signals.received() == signum for signum in signals.stop_signals()]
-        parts.append(paddle.to_tensor(np.array([*used, *received], np.float32)))
-        self._shard_vectors.append(_joined(parts))
+        parts.append(paddle.to_tensor(np.array([share, *used, *received], np.float64)))
+        flat = [part.reshape([-1]).astype(self._precision) for part in parts]
+        self._shard_vectors.append(paddle.concat(flat))
+        for parameter in self._parameters:
+            remove_gradient(parameter)
         self._metrics, self._metric_sizes = outputs.metrics, [values.size for values in metrics]
         self._batch_samples = shard.batch_size
 
@@ -188,22 +182,14 @@ class GradientExchange:
         if self._signal_counts is not None:
             counts = self._signal_counts.numpy()
             signals.agree_on(s for s, count in zip(signals.stop_signals(), counts) if count)
+        sizes = [tensor.size for tensor in (*self._parameters, *self._buffers)]
+        sizes += [1, *self._metric_sizes, 1, len(self._parameters), len(signals.stop_signals())]
         # + 0.0: of a zero, whose sign depends on who added it, +0
-        gradients, buffers, (loss, shares), totals, (used, received) = _split(
-            {
-                dtype: self._sum([vectors[dtype] for vectors in self._shard_vectors]) + 0.0
-                for dtype in self._shard_vectors[0]
-            },
-            [(_exchange_dtype(p), p.size) for p in self._parameters],
-            [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
-            [(self._precision, 1)] * 2,
-            [(self._precision, size) for size in self._metric_sizes],
-            [
-                (paddle.float32, size)
-                for size in (len(self._parameters), len(signals.stop_signals()))
-            ],
-        )
-        for buffer, before, change in zip(self._buffers, self._buffers_before, buffers):
+        parts = iter(paddle.split(self._sum(self._shard_vectors) + 0.0, sizes))
+        gradients = list(itertools.islice(parts, len(self._parameters)))
+        changes = list(itertools.islice(parts, len(self._buffers)))
+        loss, *totals, shares, used, received = parts
+        for buffer, before, change in zip(self._buffers, self._buffers_before, changes):
             buffer.set_value(before + _restored(change, buffer))
         metrics = {
             name: sums.with_values(values)
@@ -242,40 +228,10 @@ class GradientExchange:
         return tree_sum([vector for stacked in gathered for vector in stacked])
 
 
-def _exchange_dtype(tensor: paddle.Tensor) -> paddle.dtype:
-    """Return the dtype in which a tensor's changes are added up."""
-    return paddle.float64 if tensor.dtype == paddle.float64 else paddle.float32
-
-
-def _joined(parts: Sequence[paddle.Tensor]) -> Vectors:
-    """Return vectors as one for each dtype among them."""
-    return {
-        dtype: paddle.concat([part for part in parts if part.dtype == dtype])
-        for dtype in dict.fromkeys(part.dtype for part in parts)
-    }
-
-
-def _split(
-    vectors: Vectors, *groups: Sequence[tuple[paddle.dtype, int]]
-) -> list[list[paddle.Tensor]]:
-    """Return what `_joined` made vectors of, in groups. groups: dtype and length of each part."""
-    lengths = {dtype: [n for group in groups for d, n in group if d == dtype] for dtype in vectors}
-    parts = {dtype: iter(paddle.split(vectors[dtype], lengths[dtype])) for dtype in vectors}
-    return [[next(parts[dtype]) for dtype, _ in group] for group in groups]
-
-
-def _flat(tensor: paddle.Tensor, dtype: paddle.dtype) -> paddle.Tensor:
-    """Return a tensor as a vector of a dtype."""
-    vector = tensor.reshape([-1])
-    return vector if vector.dtype == dtype else vector.astype(dtype)
-
-
 def _restored(vector: paddle.Tensor, like: paddle.Tensor) -> paddle.Tensor:
-    """Return what `_flat` made a vector of, of the shape and dtype of `like`."""
-    tensor = vector.reshape(like.shape)
-    if tensor.dtype == like.dtype:
-        return tensor
-    return (tensor if like.is_floating_point() else tensor.round()).astype(like.dtype)
+    """Return a part of the sums as a tensor of the shape and dtype of another."""
+    values = vector if like.is_floating_point() else vector.round()
+    return values.reshape(like.shape).astype(like.dtype)
 
 
 def _is_power_of_two(number: int) -> bool:
