@@ -35,7 +35,6 @@ RUNS = "work/output"  # where runs are, unless --output says otherwise
 DEFAULT_OUTPUT = f"{RUNS}/default"
 TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
-MIRROR_RECORD = ".mirror.json"  # the checkpoint that was uploaded last: see `mirror_copy`
 MIRROR_LOCK = ".mirror.lock"  # held by the process that uploads
 FIT = "paddle_mnist.fit"  # the function that trains any net
 
@@ -196,14 +195,14 @@ class RunDirectory:
 
     def _is_empty(self) -> bool:
         """Return whether no training has started here; a refused one may have left its log."""
-        others = (LOCK, RECORD, MIRROR_LOCK, MIRROR_RECORD, self.log.name)
+        others = (LOCK, RECORD, MIRROR_LOCK, self.log.name)
         return all(path.name in others for path in self.path.iterdir())
 
     def _require_movable(self) -> None:
         """Raise ConfigError for a directory that is not moved aside."""
         if self._is_empty():
             return
-        if not (self.config.exists() or (self.path / MIRROR_RECORD).exists()):
+        if not (self.config.exists() or self.checkpoints.all()):
             raise ConfigError(
                 f"{self.path}: holds files but no config.yaml, so it is not a run's directory, and "
                 "it is not moved aside; choose another output"

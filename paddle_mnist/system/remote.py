@@ -32,21 +32,16 @@ def check_url(url: str) -> None:
         raise ValueError("has '::' in it, as URLs of several systems have; expected that of one")
     if url.startswith("~"):  # else the declaration of the option has expanded it
         raise ValueError(f"{url!r} is in the home of nobody; expected a URL or a folder")
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2].rpartition("]")[2]
-    port = host.partition(":")[2]
-    # A password with a slash in it.
-    is_cut = ":" in host and (not port.isdigit() or "@" in parts.path)
-    has_password = parts.password is not None or is_cut
-    if parts.scheme and (has_password or parts.query or parts.fragment):
-        raise ValueError(
-            f"{url.partition(':')[0]}:// has credentials or parameters in it, which everybody "
-            "would see; expected a URL without: drivers take credentials from the environment or "
-            "their own files"
-        )
-    names_folder = "://" in url and (parts.netloc + parts.path).strip("/")
-    if parts.scheme and not names_folder:
-        raise ValueError(f"{url!r} names no folder; expected one such as s3://bucket/runs/1")
+    if urlsplit(url).scheme:
+        place = url.partition("://")[2]
+        if ":" in place.rpartition("@")[0] or "?" in place or "#" in place:
+            raise ValueError(
+                f"{url.partition(':')[0]}:// has credentials or parameters in it, which everybody "
+                "would see; expected a URL without: drivers take credentials from the environment "
+                "or their own files"
+            )
+        if not place.strip("/"):
+            raise ValueError(f"{url!r} names no folder; expected one such as s3://bucket/runs/1")
 
 
 def local_path(url: str) -> Optional[Path]:
@@ -126,13 +121,13 @@ class RemoteFolder:
             if entry["type"] != "directory" and not entry["name"].endswith("/")
         }
 
-    def folders(self, folder: str = "") -> list[str]:
-        """Return the names of the folders in a folder."""
-        return [
+    def names(self) -> set[str]:
+        """Return the names of the files and folders in this one."""
+        return {
             posixpath.basename(entry["name"].rstrip("/"))
-            for entry in self._entries(folder)
-            if entry["type"] == "directory"
-        ]
+            for entry in self._entries("")
+            if entry["type"] == "directory" or not entry["name"].endswith("/")
+        }
 
     def _entries(self, folder: str) -> list[dict[str, Any]]:
         system, path = self._system, self._path(folder)
