@@ -1,7 +1,12 @@
 """The processes that train one net together, and how they communicate.
 
-They are started by `paddle.distributed.launch`, or by `spawn`; the communication is Paddle's own,
-gloo on CPUs and NCCL on GPUs. In a single process every collective call is the identity.
+They are started by `paddle.distributed.launch`, or by `spawn`; each calls `join`. The communication
+is Paddle's own, gloo on CPUs and NCCL on GPUs. In a single process every collective call is the
+identity.
+
+Each process computes the gradients of its part of a batch. `all_gather` and `tree_sum` add them up
+in an order that does not depend on the number of processes (`paddle_mnist.parallel.gradients`), so
+all processes make the same step. Only the main process, rank 0, reads checkpoints and writes files.
 """
 
 import contextlib
@@ -9,24 +14,18 @@ import functools
 import io
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Optional, TypeVar
 
 import paddle
 from paddle import distributed
 
 from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
-from paddle_mnist.parallel.gloo_keepalive import Exchanges, exchanges
+from paddle_mnist.parallel.gloo import Exchanges, connecting, exchanges
 from paddle_mnist.parallel.processes import started_by_launcher
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.environment import (
-    require_host_name,
-    require_loopback,
-    require_posix_processes,
-)
+from paddle_mnist.system.environment import require_posix_processes
 from paddle_mnist.system.files import warn_once
 
 __all__ = [
@@ -41,8 +40,6 @@ __all__ = [
 log = logging.getLogger("paddle_mnist")
 
 T = TypeVar("T")
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # the variable by which gloo is told
-LOWEST_PRIORITY = 19  # the highest niceness of a thread
 
 
 class World:
@@ -100,11 +97,11 @@ class DistributedWorld(World):
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         with _communication():
-            return self._exchanges.all_gather(tensor)
+            return self._exchanges.exchange("all_gather", tensor)
 
     def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
         with _communication():
-            return self._exchanges.all_reduce(tensor)
+            return self._exchanges.exchange("all_reduce", tensor)[0]
 
     def all_gather_objects(self, value: T) -> list[T]:
         gathered: list[tuple[T, Optional[int]]] = []
@@ -204,41 +201,12 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
 
 @functools.cache
 def _init_parallel_env(on_cpu: bool) -> None:
-    if on_cpu or not (paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()):
-        # On a machine without GPUs Paddle trusts this variable, and looks for NCCL.
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
-        _choose_interface()
-    threads_before = _thread_ids()
+    """Have Paddle connect this process with the others, once."""
+    has_gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()
+    through_gloo = connecting() if on_cpu or not has_gpu else contextlib.nullcontext()
     quiet = contextlib.redirect_stderr(io.StringIO())  # Paddle lists its flags
-    with quiet, _communication():
+    with through_gloo, quiet, _communication():
         distributed.init_parallel_env()
-    # gloo's thread polls without a pause while the thread that computes holds its lock, and would
-    # take the core from it for milliseconds: an exchange of 81 KB then takes 4 ms instead of 1.
-    for thread in _thread_ids() - threads_before:
-        os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
-
-
-def _choose_interface() -> None:
-    """Have gloo connect processes on one machine through its loopback interface.
-
-    gloo itself takes the interface that has the address of the machine's name. Raises DeviceError
-    where processes cannot connect: Paddle says it late, or not at all.
-    """
-    endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "")
-    hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints.split(",")}
-    if endpoints and len(hosts) == 1:
-        require_loopback()
-        if sys.platform == "linux":
-            os.environ.setdefault(GLOO_INTERFACE, "lo")
-    elif GLOO_INTERFACE not in os.environ:
-        require_host_name()
-
-
-def _thread_ids() -> set[int]:
-    """Return the threads of this process, on Linux, where each has its own priority."""
-    tasks = Path("/proc/self/task")
-    return {int(task.name) for task in tasks.iterdir()} if tasks.exists() else set()
 
 
 def tree_sum(parts: Sequence[paddle.Tensor]) -> paddle.Tensor:

@@ -28,7 +28,7 @@ from small_nets import Points
 from paddle_mnist import MNIST, Callback, MnistDataset, TrainConfig, is_rehearsal, load_data
 from paddle_mnist.errors import ConfigError, DataError, DeviceError, ProcessError
 from paddle_mnist.mnist import evaluation
-from paddle_mnist.parallel import gloo_keepalive
+from paddle_mnist.parallel import gloo
 from paddle_mnist.parallel.processes import Processes, most_processes, processes_to_start
 from paddle_mnist.parallel.world import join, spawn
 from paddle_mnist.system.devices import gpu_count
@@ -493,9 +493,9 @@ def does_everything(data):
     sums_gradients()
     evaluates(data)
     # less patience than usual: a thread stands in for a rank that is late
-    gloo_keepalive.CALL_SECONDS, gloo_keepalive.POLL_SECONDS = 0.05, 0.02
+    gloo.CALL_SECONDS, gloo.POLL_SECONDS = 0.05, 0.02
     exchanges()
-    gloo_keepalive.CALL_SECONDS = 10  # so long a process waits for its thread when it ends
+    gloo.CALL_SECONDS = 10  # so long a process waits for its thread when it ends
     world.require_same("the same", "the data")
     world.require_same(world.rank == 1, "the images")
 
