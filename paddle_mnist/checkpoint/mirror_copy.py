@@ -392,7 +392,7 @@ def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Any:
         copy.remote.reconnect()
         why = failure(error)
         # A bucket that is not there looks empty until something is written.
-        is_missing = method == "look" and isinstance(error, FileNotFoundError)
+        is_missing = method != "pull" and isinstance(error, FileNotFoundError)
         if not is_upload and (why.is_permanent or is_missing):
             return UnreachableError(f"{copy.remote.url}: cannot be reached ({why}); try again")
         return why
