@@ -16,6 +16,7 @@ from paddle_mnist.mnist.shapes import Shape
 
 LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
 SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes
+AROUND = 0.15  # of the longer side; ink is compared with the darkest so near
 BOX = 20  # pixels, the side of the box into which a digit is scaled
 MIN_STROKE, MAX_STROKE = 2.0, 4.5  # pixels in the box, as most strokes in MNIST are
 
@@ -43,7 +44,11 @@ def cut_out(ink: np.ndarray, shape: Shape) -> np.ndarray:
     rows, columns = (slice(at.start, at.stop + 2 * SOFT_EDGE) for at in shape.box.slices)
     part, mask = np.pad(ink, SOFT_EDGE)[rows, columns], np.pad(shape.mask, SOFT_EDGE)
     with_edges = cv2.dilate(mask.astype(np.uint8), _disc(1), iterations=SOFT_EDGE) > 0
-    part = np.where(with_edges, part, 0) / np.percentile(part[mask], 75)
+    part = np.where(with_edges, part, 0)
+    # A stroke that fades becomes as dark as the others.
+    reach = [round(AROUND * max(part.shape)) | 1] * 2
+    darkest = cv2.dilate(np.minimum(part, np.percentile(part[mask], 75)), np.ones(reach))
+    part = part / np.maximum(cv2.blur(darkest, reach), 1e-3)
     return to_mnist_format(np.clip(part, 0, 1), mask)
 
 

@@ -66,12 +66,14 @@ class Digit:
     shapes: how many shapes it shows; 1 for a single digit.
     box: where it is, in pixels of the picture; None if that is not known.
     is_huge: whether its box takes up more of the picture or the sheet than a digit's usually does.
+    is_mark: whether it is probably a comma, by its size and its place in the row.
     """
 
     pixels: np.ndarray
     shapes: int
     box: Optional[Box] = None
     is_huge: bool = False
+    is_mark: bool = False
 
 
 @contextlib.contextmanager
@@ -106,18 +108,13 @@ def read_digits(picture: Union[str, Path, bytes], many: bool = True) -> list[Dig
     if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
         return [Digit(pixels, 1, shapes[0].box)]
     surfaces = _surfaces(opened)
-    page = _find(surfaces, PAGE_SIDE, with_faint=True) if many else None
-    if page and len(page.shapes) > 1:
-        return page.digits()
-    drawing = _find(surfaces, WORKING_SIDE)
-    if len(drawing.shapes) == 1:
-        return drawing.digits()
-    page = page or _find(surfaces, PAGE_SIDE)  # small shapes need more pixels
-    if len(page.shapes) == 1:
-        return page.digits()
-    height, width = page.ink.shape
-    everything = Shape(Box(0, 0, width, height), page.ink > otsu(page.ink))
-    return [Digit(cut_out(page.ink, everything), len(page.shapes))]
+    for side in [PAGE_SIDE] if many else [WORKING_SIDE, PAGE_SIDE]:  # small shapes need more pixels
+        drawing = _find(surfaces, side)
+        if many or len(drawing.shapes) == 1:
+            return drawing.digits()
+    height, width = drawing.ink.shape
+    everything = Shape(Box(0, 0, width, height), drawing.ink > otsu(drawing.ink))
+    return [Digit(cut_out(drawing.ink, everything), len(drawing.shapes))]
 
 
 def open_picture(picture: Union[str, Path, bytes]) -> Picture:
@@ -260,6 +257,7 @@ class _Drawing:
                 1,
                 shape.box.moved(self.to_picture),
                 shape.mask.size > LARGEST_DIGIT * self.ink.size,
+                shape.is_mark,
             )
             for shape in self.shapes
         ]
@@ -283,24 +281,20 @@ def _surfaces(picture: Picture) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(flat, to_file @ np.linalg.inv(matrix)), (brightness, to_file)]
 
 
-def _find(
-    surfaces: Sequence[tuple[np.ndarray, np.ndarray]], side: int, with_faint: bool = False
-) -> _Drawing:
+def _find(surfaces: Sequence[tuple[np.ndarray, np.ndarray]], side: int) -> _Drawing:
     """Find the shapes on the first surface that has ink on it, scaled down to so many pixels."""
     *sheets, everything = surfaces
     for brightness, to_file in sheets:
         with contextlib.suppress(DataError):  # nothing is on it
-            return _find_on(brightness, to_file, side, with_faint)
-    return _find_on(*everything, side, with_faint)
+            return _find_on(brightness, to_file, side)
+    return _find_on(*everything, side)
 
 
-def _find_on(brightness: np.ndarray, to_file: np.ndarray, side: int, with_faint: bool) -> _Drawing:
+def _find_on(brightness: np.ndarray, to_file: np.ndarray, side: int) -> _Drawing:
     scale = min(1, side / max(brightness.shape))
     scaled = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     ink = find_ink(scaled, side)
-    return _Drawing(
-        ink, find_shapes(ink, with_faint), to_file @ _scaling(ink.shape, brightness.shape)
-    )
+    return _Drawing(ink, find_shapes(ink), to_file @ _scaling(ink.shape, brightness.shape))
 
 
 def _scaling(shape: tuple[int, ...], larger: tuple[int, ...]) -> np.ndarray:

@@ -4,7 +4,7 @@ Nothing here knows what a digit looks like; `paddle_mnist.mnist.detector` does.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from paddle_mnist.mnist.opencv import cv2
 
 AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
 LEAST_INK = 0.42  # of the darkest ink around; what is fainter is none
-FAINTEST = 0.15  # of the strongest ink, the same
+FAINTEST = 0.1  # of the strongest ink, the same
 MIN_STROKE_AREA = 0.04  # of the largest stroke's area; what is smaller is dirt
 MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; what is smaller is no second shape
 MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
@@ -25,6 +25,7 @@ FLAG = 0.45  # of the other's height; what is lower, and NEAR, is a part of it, 
 ANGLE = 0.75  # the same of the angle of a 4, left of its stem
 RAISED = 0.2  # of the height; so much above its stem's foot the angle of a 4 ends
 NEAR = 0.12  # of the higher one's height
+SMALL = 0.55  # of the usual height; what is lower, and hangs below a row's middle, is a comma
 SAME_ROW = 0.6  # of the usual height, from where the row's last shapes would have the next
 
 
@@ -61,17 +62,22 @@ class Box:
 
 @dataclass(frozen=True)
 class Shape:
-    """Strokes that belong together. mask: bool, where their ink is, of the box alone."""
+    """Strokes that belong together.
+
+    mask: bool, where their ink is, of the box alone. is_mark: whether it is small and hangs from
+    the lower half of its row, as a comma does.
+    """
 
     box: Box
     mask: np.ndarray
+    is_mark: bool = False
 
 
-def find_shapes(ink: np.ndarray, with_faint: bool = False) -> list[Shape]:
+def find_shapes(ink: np.ndarray) -> list[Shape]:
     """Return the shapes in reading order: rows from the top, each from the left.
 
-    ink: floats [H, W] in 0..1. Where all of it is fainter than FAINTEST, there are none.
-    with_faint: also those that are fainter than others, and as high; they may be stains.
+    ink: floats [H, W] in 0..1. Strokes that are fainter than others, and as high, are among them,
+    although they may be stains.
     """
     reach = round(AROUND * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
@@ -89,9 +95,8 @@ def find_shapes(ink: np.ndarray, with_faint: bool = False) -> list[Shape]:
     at_border = (outlines == [0, 0, *ink.shape[::-1]]).any(axis=1)
     strength = np.where(at_border, MIN_STRENGTH_AT_BORDER, MIN_STRENGTH)
     is_ink = strengths >= strength * strengths[areas >= MIN_SHAPE_AREA * areas.max()].max()
-    if with_faint:
-        heights = outlines[:, 3] - outlines[:, 1]
-        is_ink |= ~at_border & (heights > FLAG * np.median(heights[is_ink]))
+    heights = outlines[:, 3] - outlines[:, 1]
+    is_ink |= ~at_border & (heights > FLAG * np.median(heights[is_ink]))
     large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
     kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
     shapes = []
@@ -164,20 +169,25 @@ def _belong_together(outlines: np.ndarray, tallest: float) -> np.ndarray:
 def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:
     """Sort shapes into rows from the top, each from the left; a row may rise or fall a little.
 
-    A row is a line through the middles of its shapes, which is followed from the left.
+    A row is a line through the middles of its shapes, which is followed from the left. A small
+    shape belongs to the row of which it reaches the middle, nearly.
     """
     shapes = sorted(shapes, key=lambda shape: shape.box.left)
     usual = np.median([shape.box.height for shape in shapes])
     rows: list[list[Shape]] = []
     for shape in shapes:
-        distances = [abs(_middle(row[-3:]) - _middle([shape])) for row in rows]
+        is_small = shape.box.height < SMALL * usual
+        middle = shape.box.top if is_small else _middle([shape])
+        distances = [abs(_middle(row[-3:]) - middle) for row in rows]
         best = int(np.argmin(distances)) if rows else 0
         if not rows or distances[best] > SAME_ROW * usual:
             rows.append([shape])
         else:
-            rows[best].append(shape)
+            is_low = shape.box.top > _middle(rows[best][-3:])
+            rows[best].append(replace(shape, is_mark=is_small and is_low))
     return [shape for row in sorted(rows, key=_middle) for shape in row]
 
 
 def _middle(row: Sequence[Shape]) -> float:
-    return float(np.mean([shape.box.top + shape.box.height / 2 for shape in row]))
+    digits = [shape for shape in row if not shape.is_mark] or row
+    return float(np.mean([shape.box.top + shape.box.height / 2 for shape in digits]))

@@ -50,6 +50,19 @@ def on_a_desk(desk, sheet, side, left=500, top=300):
     return Image.fromarray(grain).filter(ImageFilter.GaussianBlur(1))
 
 
+def flagged(share):
+    """A 1 with a flag, 60 degrees from its stem, as long as that share of it."""
+    return alone([[(0.6 - 1.1 * share, 0.02 + 0.48 * share), (0.6, 0.02), (0.6, 0.98)]])
+
+
+def faint_below(ink):
+    """An 8 of which the lower loop is in pencil."""
+    image = Image.new("L", (400, 400), 255)
+    for stroke, tone in zip(STROKES[8], (INK, ink)):
+        draw(image, [stroke], 90, 60, 280, 18, tone)
+    return image
+
+
 def in_a_row(*digits_and_inks):
     image = Image.new("L", (1000, 400), 255)
     for number, (digit, ink) in enumerate(digits_and_inks):
@@ -62,6 +75,10 @@ KINDS = {
     "a white desk": (lambda: on_a_desk(228, 248, 500, 400, 200), 3),
     "a small sheet": (lambda: on_a_desk(120, 242, 270), 3),
     "a small sheet on a light desk": (lambda: on_a_desk(205, 242, 300), 3),
+    "a 1 with a wide flag": (lambda: flagged(0.4), 1),
+    "a 1 with a wider flag": (lambda: flagged(0.7), 1),
+    "a loop in pencil": (lambda: faint_below(200), 8),
+    "a loop in fainter pencil": (lambda: faint_below(225), 8),
     "a 7 cut to its bar": (lambda: cut_to_ink(STROKES[7], 10), 7),
     "a 2 cut to its foot": (lambda: cut_to_ink(STROKES[2], 5), 2),
     "a flat bar": (lambda: alone([[(1.2, 0.08), (0.32, 0.08)], [(0.32, 0.08), *FIVE]], 6), 5),
@@ -84,11 +101,31 @@ def test_read_pictures_kinds_of_strangers_reads_the_digit(predictor, tmp_path, k
     assert (reading.digit, reading.error) == (digit, None)
 
 
-def test_read_pictures_many_gives_a_faint_digit_its_box(predictor, tmp_path):
+@pytest.mark.parametrize("ink", [215, 232])
+def test_read_pictures_many_gives_a_faint_digit_its_box(predictor, tmp_path, ink):
     """A digit in pencil between two in marker."""
-    in_a_row((3, INK), (5, 215), (8, INK)).save(tmp_path / "row.png")
+    in_a_row((3, INK), (5, ink), (8, INK)).save(tmp_path / "row.png")
     (reading,) = read_pictures(predictor, [str(tmp_path / "row.png")], many=True)
     assert reading.text == "358" and all(digit.box for digit in reading.digits)
+
+
+def test_read_pictures_many_keeps_a_comma_in_its_row(predictor, tmp_path):
+    image = in_a_row((1, INK), (2, INK))
+    for number, digit in enumerate((3, 4, 5)):
+        draw(image, STROKES[digit], 420 + 150 * number, 120, 160, 14)
+    draw(image, [[(0.5, 0), (0.3, 1)]], 370, 262, 60, 14)
+    image.save(tmp_path / "number.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "number.png")], many=True)
+    assert reading.text == "12?345" and "comma" in reading.digits[2].error
+
+
+def test_read_pictures_refuses_two_digits_that_touch(predictor, tmp_path):
+    image = Image.new("L", (500, 400), 255)
+    for digit, left in ((4, 90), (6, 195)):
+        draw(image, STROKES[digit], left, 100, 200, 16)
+    image.save(tmp_path / "touching.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "touching.png")])
+    assert reading.digit is None and "wider than high" in reading.error
 
 
 def test_read_pictures_gives_advice_on_a_refused_picture(predictor, tmp_path):
