@@ -7,7 +7,7 @@ import random
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from paddle_mnist.mnist.pictures import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digit
 
 
 def arc(x, y, rx, ry, first, last, points=24):

@@ -16,11 +16,10 @@ from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refus
 from paddle_mnist.apps.texts import LANGUAGES, REASONS, TEXTS
 from paddle_mnist.errors import DataError, DeviceError
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.detector import digit_scores
-from paddle_mnist.mnist.infer import open_predictor, reads_digits
-from paddle_mnist.mnist.pictures import read_digit
-from paddle_mnist.mnist.predictor import DigitPredictor
-from paddle_mnist.mnist.reading import reading
+from paddle_mnist.mnist.pictures.detector import digit_scores
+from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.reading import reading
+from paddle_mnist.mnist.predictor import DigitPredictor, open_predictor
 from paddle_mnist.system.environment import environment, without_proxies
 from paddle_mnist.system.files import temporary_folder
 
@@ -54,7 +53,7 @@ def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "e
         return _reason(getattr(error, "kind", ""), str(error), language), None, []
     names = [name for name in OUTPUTS if name in predictor.outputs]
     outputs = {name: value[0] for name, value in predictor.run(digit.pixels, names).items()}
-    score = digit_scores(digit.pixels[np.newaxis])[0] if reads_digits(predictor) else None
+    score = digit_scores(digit.pixels[np.newaxis])[0] if predictor.reads_digits else None
     result = reading("", digit, outputs["probabilities"], score)
     seen = [(_enlarged(digit.pixels), _say("pixels", language))]
     if result.error:

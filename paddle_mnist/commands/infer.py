@@ -23,7 +23,7 @@ from paddle_mnist.errors import ConfigError, PicturesError
 from paddle_mnist.system.devices import require_paddle
 
 if TYPE_CHECKING:
-    from paddle_mnist.mnist.reading import Reading
+    from paddle_mnist.mnist.pictures import Reading
 
 log = logging.getLogger("paddle_mnist")
 
@@ -39,11 +39,13 @@ def main(argv: Sequence[str]) -> None:
     require_paddle()
     from tqdm import tqdm
 
-    from paddle_mnist.mnist.infer import open_predictor, pictures_in, read_pictures, reads_digits
+    from paddle_mnist.mnist.pictures import read_pictures
+    from paddle_mnist.mnist.pictures.open import pictures_in
+    from paddle_mnist.mnist.predictor import open_predictor
     from paddle_mnist.mnist.pretrained import EXAMPLE
 
     predictor = open_predictor(*named, args.net, device=args.device)
-    if not (reads_digits(predictor) or args.unchecked):
+    if not (predictor.reads_digits or args.unchecked):
         dataset = predictor.about["dataset"]
         log.warning(
             "trained on %s: pictures of no class are not rejected, because there is no score",
@@ -105,7 +107,7 @@ def _parser() -> Parser:
 
 def _write_sheet(path: str, readings: Sequence["Reading"], many: bool) -> None:
     """Write a picture of what the net saw in each picture, or of the digits found in it."""
-    from paddle_mnist.mnist.sheets import ON_A_SHEET, PAGES_ON_A_SHEET, pages, sheet
+    from paddle_mnist.mnist.pictures.show import ON_A_SHEET, PAGES_ON_A_SHEET, pages, sheet
     from paddle_mnist.system.files import write_atomically
 
     png = io.BytesIO()

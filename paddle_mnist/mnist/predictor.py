@@ -21,7 +21,7 @@ from paddle_mnist.inference.predictor import (
     check_counts,
     is_exported,
 )
-from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.export import (
     INPUT,
     OUTPUTS,
@@ -122,6 +122,12 @@ class DigitPredictor(Predictor):
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
             self._adapt(folder)
 
+    @property
+    def reads_digits(self) -> bool:
+        """Whether the model was trained on digits; true if it does not say on what."""
+        dataset = self.about.get("dataset")
+        return dataset is None or noun_of(dataset) == "digit"
+
     def _run_in_python(self, model: nn.Layer, outputs: Sequence[str], batch_size: int) -> None:
         """Compute with a net as it is, instead of an exported model."""
         self.outputs = tuple(outputs) if is_tutorials(model) else USUAL_OUTPUTS
@@ -212,3 +218,27 @@ class _Program(nn.Layer):
     def forward(self, images: paddle.Tensor) -> paddle.Tensor:
         (scores,) = self.run({self.input_name: images.numpy()}, [0])
         return paddle.to_tensor(scores)
+
+
+def open_predictor(
+    name: Optional[str],
+    run: Optional[str] = None,
+    net: Optional[str] = None,
+    outputs: Sequence[str] = USUAL_OUTPUTS,
+    **options: Any,
+) -> DigitPredictor:
+    """Return the predictor of weights or an exported model, by default of the packaged weights.
+
+    For the arguments, see `DigitPredictor`. Raises ConfigError for one without probabilities.
+    """
+    if name is None:
+        name, run = run or "pretrained", None  # the final weights of the run, if one is given
+    if name == "pretrained" and not (run or net):
+        log.info("pretrained weights; for those of a run: --run")
+    predictor = DigitPredictor(name, run=run, outputs=outputs, net=net, **options)
+    if "probabilities" not in predictor.outputs:
+        raise ConfigError(
+            f"{name}: gives {', '.join(predictor.outputs)}; expected probabilities among them; "
+            f"export it with --outputs {','.join(outputs)}"
+        )
+    return predictor

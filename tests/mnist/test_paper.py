@@ -12,11 +12,10 @@ from PIL import Image
 
 from paddle_mnist import MNIST, DigitPredictor
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.mnist import detector
-from paddle_mnist.mnist.detector import read_detector
 from paddle_mnist.mnist.export import export_model
-from paddle_mnist.mnist.infer import read_pictures
-from paddle_mnist.mnist.pictures import read_digit
+from paddle_mnist.mnist.pictures import detector, read_pictures
+from paddle_mnist.mnist.pictures.detector import read_detector
+from paddle_mnist.mnist.pictures.digits import read_digit
 
 
 @pytest.fixture(scope="module")

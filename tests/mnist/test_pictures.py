@@ -17,11 +17,12 @@ from PIL import Image
 
 from paddle_mnist import DigitPredictor
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.images import open_data
-from paddle_mnist.mnist.infer import pictures_in, read_pictures
-from paddle_mnist.mnist.pictures import open_picture, read_digit
-from paddle_mnist.mnist.sheets import CAPTION
+from paddle_mnist.mnist.pictures import read_pictures
+from paddle_mnist.mnist.pictures.detector import THRESHOLD
+from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.open import open_picture, pictures_in
+from paddle_mnist.mnist.pictures.show import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
 

@@ -14,9 +14,9 @@ from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
 from detector.shapes import UNUSUAL_DIGITS, Line, pen_cover, unusual_digit
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
-from paddle_mnist.mnist.digit_normalization import to_mnist_format
 from paddle_mnist.mnist.images import Images
-from paddle_mnist.mnist.pictures import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.normalize import to_mnist_format
 
 RAW = 50_000  # images of MNIST's training split, as they are
 ON_PAPER = 80  # of each kind of paper

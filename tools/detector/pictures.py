@@ -36,8 +36,8 @@ Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
 def measure(source: str) -> dict:
     """Count what `infer` reads: by kind of paper, of MNIST itself, of pages and of no digits."""
     from detector import non_digits, paper  # which imports OpenCV: not for --help
-    from paddle_mnist.mnist.detector import THRESHOLD, digit_scores
     from paddle_mnist.mnist.images import open_data
+    from paddle_mnist.mnist.pictures.detector import THRESHOLD, digit_scores
 
     data = open_data(source)
     split = data["eval"]
@@ -239,7 +239,7 @@ def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
 def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int]:
     """Count what is read of single digits on so many sheets."""
     from detector.photographs import on_a_desk
-    from paddle_mnist.mnist.infer import read_pictures
+    from paddle_mnist.mnist.pictures import read_pictures
     from paddle_mnist.mnist.predictor import DigitPredictor
 
     truths = {}
@@ -263,7 +263,7 @@ def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int
 def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
     """Count what is read of so many pages."""
     from detector.photographs import hard_page
-    from paddle_mnist.mnist.infer import read_pictures
+    from paddle_mnist.mnist.pictures import read_pictures
     from paddle_mnist.mnist.predictor import DigitPredictor
 
     pages = {}
@@ -289,12 +289,11 @@ def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
     return counts
 
 
-PACKAGE = "paddle_mnist/mnist"
-CODE = ("detector", "digit_normalization", "infer", "ink", "opencv", "pictures", "shapes")
+CODE = "paddle_mnist/mnist/pictures"
 BENCHMARKS = {
     "photographs": Benchmark(
         "What is read of sheets on a desk and of hard pages, drawn as phones photograph them.",
-        code=tuple(f"{PACKAGE}/{name}.py" for name in CODE),
+        code=(CODE,),
         kinds=_photographs,
         head="digits on",
         columns={
@@ -313,7 +312,7 @@ BENCHMARKS = {
     ),
     "pictures": Benchmark(
         __doc__.splitlines()[0],
-        code=("tools/detector", f"{PACKAGE}/detector.py", f"{PACKAGE}/infer.py"),
+        code=("tools/detector", CODE),
         facts=lambda session: measure(session.source),
         text=lambda report: table(report.facts),
     ),

@@ -27,7 +27,8 @@ def measure(data: Images, args: argparse.Namespace) -> dict:
     """Draw the pictures, train and compare detectors, and write the package's; return its about."""
     from detector.examples import RAW, examples  # which imports OpenCV: not for --help
     from detector.letters import TRAINING_FONTS, font_of
-    from paddle_mnist.mnist import detector, pretrained
+    from paddle_mnist.mnist import pretrained
+    from paddle_mnist.mnist.pictures import detector
     from paddle_mnist.system.files import write_atomically
 
     for font in TRAINING_FONTS:  # a missing one is reported before anything is drawn
@@ -73,7 +74,7 @@ def measure(data: Images, args: argparse.Namespace) -> dict:
 
 def _outputs(group: dict[str, np.ndarray]) -> dict[str, Outputs]:
     """Return what the net gives for the images of each kind, as they are and moved."""
-    from paddle_mnist.mnist.detector import moved
+    from paddle_mnist.mnist.pictures.detector import moved
 
     return {kind: [_features(images) for images in moved(pixels)] for kind, pixels in group.items()}
 
@@ -131,7 +132,7 @@ def _train(digits: np.ndarray, others: np.ndarray, seed: int):
     """Return a `Detector` without a threshold: several nets side by side, averaged."""
     from sklearn.neural_network import MLPClassifier
 
-    from paddle_mnist.mnist.detector import Detector
+    from paddle_mnist.mnist.pictures.detector import Detector
 
     mean, scale = _statistics(digits)
     values = (_roots(np.concatenate([digits, others])) - mean) / scale
@@ -204,7 +205,7 @@ def _features(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the packaged net's features, float32 [N, 980], and logits, float32 [N, 10]."""
     import paddle
 
-    from paddle_mnist.mnist.detector import packaged_features, packaged_net
+    from paddle_mnist.mnist.pictures.detector import packaged_features, packaged_net
 
     if not len(images):
         return np.zeros((0, 980), np.float32), np.zeros((0, 10), np.float32)

@@ -1,16 +1,25 @@
-"""`Reading`: the digit that was read in a picture, or the reason why none was."""
+"""Reads the digits in picture files: a `Reading` for each, with the digit or the reason."""
 
-from collections.abc import Sequence
+import functools
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any, Optional, Union
 
 import numpy as np
 
-from paddle_mnist.mnist.detector import THRESHOLD
-from paddle_mnist.mnist.pictures import Digit
-from paddle_mnist.mnist.shapes import Box
+from paddle_mnist.errors import DataError, summary
+from paddle_mnist.mnist.pictures.detector import THRESHOLD, digit_scores, packaged_answers
+from paddle_mnist.mnist.pictures.digits import Digit, read_digits
+from paddle_mnist.mnist.pictures.open import MAX_BYTES, STDIN
+from paddle_mnist.mnist.pictures.shapes import Box
+from paddle_mnist.mnist.predictor import DigitPredictor
+from paddle_mnist.system.environment import memory_limit, usable_cpus
 
-STDIN = "-"
+AT_ONCE = 64  # pictures
 UNSURE = 0.6  # a probability below it
 WIDE_THRESHOLD = 0.8  # the least score of a digit wider than high: digits that touch are so, too
 # MNIST's 1s have short flags or none, so that others look like a 7. From this probability of a 1
@@ -102,3 +111,58 @@ def together(file: str, readings: Sequence[Reading]) -> Reading:
         return Reading(file, error=error, digits=digits)
     note = f"{refused} of {len(digits)} shapes: probably not one digit" if refused else ""
     return Reading(file, note=note, digits=digits)
+
+
+def read_pictures(
+    predictor: DigitPredictor, files: Iterable[str], many: bool = False, check: bool = True
+) -> Iterator[Reading]:
+    """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
+
+    AT_ONCE files are held at a time, and opened by as many threads as there are CPUs.
+
+    many: read every digit of a picture, in reading order, instead of refusing several.
+    check: give no digit for what is probably none. Without it there are no scores, nor are there
+        for a model that was not trained on digits.
+    """
+    check = check and predictor.reads_digits
+    files = iter(files)
+    with ThreadPoolExecutor(usable_cpus()) as pool:  # NumPy and Pillow work side by side
+        while chunk := list(itertools.islice(files, AT_ONCE)):
+            per_file = list(pool.map(functools.partial(_digits, many=many), chunk))
+            digits = [
+                digit for content in per_file if isinstance(content, list) for digit in content
+            ]
+            answers = iter(_answers(predictor, digits, check))
+            for file, content in zip(chunk, per_file):
+                if isinstance(content, DataError):
+                    yield Reading(file, error=str(content))
+                    continue
+                readings = [reading(file, digit, *next(answers)) for digit in content]
+                yield together(file, readings) if many else readings[0]
+
+
+def _answers(
+    predictor: DigitPredictor, digits: Sequence[Digit], check: bool
+) -> Iterator[tuple[np.ndarray, Optional[float]]]:
+    """Yield the probabilities of each digit, and its score."""
+    if not digits:
+        return
+    pixels = np.stack([digit.pixels for digit in digits])
+    if check and predictor.is_pretrained:
+        yield from zip(*packaged_answers(pixels))
+    else:
+        scores = digit_scores(pixels) if check else itertools.repeat(None)
+        yield from zip(predictor.run(pixels)["probabilities"], scores)
+
+
+def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
+    """Return the digits in a picture, or the one, or the reason why none is found."""
+    try:
+        picture = sys.stdin.buffer.read(MAX_BYTES + 1) if file == STDIN else Path(file)
+        return read_digits(picture, many)
+    except DataError as error:
+        return error
+    except MemoryError:
+        return DataError(memory_limit() or "too large for this machine's memory; make it smaller")
+    except Exception as error:  # nobody foresaw it; one picture must not end the others
+        return DataError(f"cannot be read ({summary(error)}); report this")

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.pictures import open_picture
-from paddle_mnist.mnist.reading import STDIN, Reading
+from paddle_mnist.mnist.pictures.open import STDIN, open_picture
+from paddle_mnist.mnist.pictures.reading import Reading
 
 ON_A_SHEET = 1000  # pictures: 100 rows of ten
 PAGES_ON_A_SHEET = 20

@@ -1,18 +1,18 @@
 """Finds the shapes in a picture's ink: which strokes belong together, and in which order to read.
 
-Nothing here knows what a digit looks like; `paddle_mnist.mnist.detector` does.
+Nothing here knows what a digit looks like; `paddle_mnist.mnist.pictures.detector` does.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import cv2
 import numpy as np
-
-from paddle_mnist.mnist.opencv import cv2
 
 AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
 LEAST_INK = 0.42  # of the darkest ink around; what is fainter is none
-FAINTEST = 0.1  # of the strongest ink, the same
+FAINTEST = 0.15  # of the strongest ink, the same
+FAINTEST_ON_PAGE = 0.1  # a stain is no second digit there, but a shape among others
 MIN_STROKE_AREA = 0.04  # of the largest stroke's area; what is smaller is dirt
 MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; what is smaller is no second shape
 MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
@@ -73,15 +73,15 @@ class Shape:
     is_mark: bool = False
 
 
-def find_shapes(ink: np.ndarray) -> list[Shape]:
+def find_shapes(ink: np.ndarray, faintest: float = FAINTEST) -> list[Shape]:
     """Return the shapes in reading order: rows from the top, each from the left.
 
     ink: floats [H, W] in 0..1. Strokes that are fainter than others, and as high, are among them,
-    although they may be stains.
+    although they may be stains. faintest: the least ink, of the strongest.
     """
     reach = round(AROUND * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
-    mask = np.uint8(ink > np.maximum(LEAST_INK * darkest, FAINTEST))
+    mask = np.uint8(ink > np.maximum(LEAST_INK * darkest, faintest))
     # A stroke with a break of a pixel or two is one stroke.
     closed = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((3, 3)))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(closed)
@@ -120,15 +120,12 @@ def _groups(outlines: np.ndarray, is_large: np.ndarray) -> list[np.ndarray]:
     is_page = len(unions) > 3
     tallest = TALLEST * usual if is_page else np.inf
     while len(groups) <= MOST_SHAPES:  # more are no digits that anybody wrote
-        labels, before = np.arange(len(groups)), None
-        belong = _belong_together(unions, tallest)
-        while before is None or (labels != before).any():
-            labels, before = np.where(belong, labels, len(groups)).min(axis=1), labels
-        if len(np.unique(labels)) == len(groups):
+        first = _belong_together(unions, tallest).argmax(axis=1)
+        if (first == np.arange(len(groups))).all():
             break
         groups = [
-            np.concatenate([group for group, label in zip(groups, labels) if label == number])
-            for number in np.unique(labels)
+            np.concatenate([group for group, own in zip(groups, first) if own == number])
+            for number in np.unique(first)
         ]
         unions = np.array([_union(outlines[group]) for group in groups])
     for number in np.flatnonzero(~is_large):  # a small stroke belongs to what is nearest
@@ -184,7 +181,7 @@ def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:
             rows.append([shape])
         else:
             is_low = shape.box.top > _middle(rows[best][-3:])
-            rows[best].append(replace(shape, is_mark=is_small and is_low))
+            rows[best].append(replace(shape, is_mark=bool(is_small and is_low)))
     return [shape for row in sorted(rows, key=_middle) for shape in row]
 
 

@@ -1,4 +1,4 @@
-"""Tells what is probably not one digit, from what the packaged net makes of it.
+"""Rejects inputs that are probably not a single digit.
 
 The net has seen nothing but digits, and so it is sure of one whatever it is shown. A second, small
 net looks at the features of its last convolution. It was trained to tell digits from letters and
@@ -30,7 +30,7 @@ from paddle_mnist.mnist.model import MNIST
 
 MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # pixels down and to the right
 THRESHOLD = 0.5  # a score below it: probably not one digit
-FILE = Path(__file__).parent / "pretrained" / "detector.npz"
+FILE = Path(pretrained.__file__).parent / "detector.npz"
 ARRAYS = ("mean", "scale", "hidden_weight", "hidden_bias", "weight", "bias")
 
 

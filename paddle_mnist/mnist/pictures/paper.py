@@ -8,12 +8,12 @@ shadow as beside it.
 
 from typing import Optional
 
+import cv2
 import numpy as np
 
 from paddle_mnist.errors import PictureError
-from paddle_mnist.mnist.opencv import cv2
+from paddle_mnist.mnist.pictures.open import MIN_SIDE
 
-MIN_SIDE = 8  # pixels
 MIN_CONTRAST = 0.08  # of the ink; black to white is 1
 BACKGROUND = 115  # pixels, at the working side; what is narrower is no background
 BACKGROUND_SIDE = 128  # pixels, the longer side at which backgrounds are computed
@@ -26,6 +26,7 @@ SHEET_EDGE = (0.015, 0.045, 0.2)  # of the longer side: from there the sheet is 
 # within its edges, and to there around it, which is wider than a pen
 SHEET_CONTRAST = 0.06  # of the brightness
 SHEET_RIM = 0.02  # of its sides, cut off
+UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 LINE_WIDTH = 0.02  # of the longer side; a line that is printed on paper is thinner
 LINE_SUPPORT = 0.5  # of the side; a printed line is seen along more of it
@@ -35,12 +36,27 @@ FAINTEST_LINE = 0.1  # of the ink's contrast
 BLANK = "blank; expected a digit, darker or lighter than what it is drawn on"
 
 
-def find_sheet(brightness: np.ndarray) -> Optional[np.ndarray]:
-    """Return the corners of a sheet that is brighter than what it lies on, or None.
+def find_sheet(brightness: np.ndarray) -> Optional[tuple[np.ndarray, np.ndarray]]:
+    """Lay a sheet flat that is brighter than what it lies on; None if there is none.
 
-    brightness: float32 [H, W] in 0..1. Returns float32 [4, 2], x and y in it, clockwise from the
-    top left. It is the largest quadrilateral that differs most from what surrounds it, and has at
-    least three sides in the picture.
+    brightness: float32 [H, W] in 0..1. Returns the sheet's, and the perspective that takes a pixel
+    to the sheet, float [3, 3].
+    """
+    corners = _corners(brightness)
+    if corners is None:
+        return None
+    lengths = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
+    extent = np.ceil((lengths[:2] + lengths[2:]) / 2)
+    upright = UNIT * extent + (2 * UNIT - 1) * SHEET_RIM * extent.max()
+    matrix = cv2.getPerspectiveTransform(corners, upright.astype(np.float32))
+    return cv2.warpPerspective(brightness, matrix, extent.astype(int).tolist()), matrix
+
+
+def _corners(brightness: np.ndarray) -> Optional[np.ndarray]:
+    """Return the corners of the sheet, float32 [4, 2], x and y, clockwise from the top left.
+
+    It is the largest quadrilateral that differs most from what surrounds it, and has at least
+    three sides in the picture.
     """
     scale = SHEET_SIDE / max(brightness.shape)
     grey = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)

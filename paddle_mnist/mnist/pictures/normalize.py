@@ -7,12 +7,12 @@ digits").
 
 from typing import Optional
 
+import cv2
 import numpy as np
 from PIL import Image
 
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.opencv import cv2
-from paddle_mnist.mnist.shapes import Shape
+from paddle_mnist.mnist.pictures.shapes import Shape
 
 LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
 SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes
