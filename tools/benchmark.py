@@ -93,14 +93,14 @@ def _list_stale(folders: Sequence[Union[str, Path]]) -> int:
 
     Returns 1 if there are stale tables: the claims keep their results.
     """
-    from reproduce import CLAIMS, RESULTS
-    from reproduction.claims import Experiment
+    from reproduce import ALL
+    from reproduction.claims import Experiment, Workspace
 
     pages = [page for folder in folders for page in sorted(Path(folder).glob("*.md"))]
     lines = list(stale_tables(pages, {name: one.code for name, one in BENCHMARKS.items()}))
     print("\n".join(lines) or "no table is older than the code that it measured")
-    code = {one.id: one.code for one in CLAIMS if isinstance(one, Experiment)}
-    print(*stale_results(RESULTS, code), sep="\n")
+    code = {one.id: one.code for one in ALL.values() if isinstance(one, Experiment)}
+    print(*stale_results(Workspace().folder, code), sep="\n")
     return 1 if lines else 0
 
 

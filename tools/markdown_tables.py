@@ -10,9 +10,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import yaml
+
+Figures = Mapping[str, Any]  # by name
+Rows = Mapping[str, Figures]  # by title
+# The format of a column's numbers, and the figure or what computes it from those of all rows.
+Column = tuple[str, Union[str, Callable[[Figures, Rows], Any]]]
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
@@ -27,6 +32,24 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str =
         pairs = itertools.zip_longest(cells, columns.values())
         lines.append(_line(_cell(*pair) for pair in pairs))
     return "\n".join([*lines, "", note] if note else lines)
+
+
+def table_of_rows(head: str, columns: Mapping[str, Column], rows: Rows, note: str = "") -> str:
+    """Return a Markdown table with a row for each title; one without figures is not available.
+
+    head: the header of the titles. columns: by header.
+    """
+
+    def value(column: Any, figures: Figures) -> Any:
+        return column(figures, rows) if callable(column) else figures.get(column)
+
+    cells = (
+        (title, *(value(column, figures) for _, column in columns.values()))
+        if figures
+        else (title, "not available")
+        for title, figures in rows.items()
+    )
+    return table({head: "", **{header: form for header, (form, _) in columns.items()}}, cells, note)
 
 
 def _line(cells: Iterable[str]) -> str:

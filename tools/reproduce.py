@@ -3,8 +3,6 @@
 
 {claims}
 
-Of these, `candidates` is a finished search: its results are stored, and nothing is trained for it.
-
 These go into the pages of docs/ and into the package:
 
 forgetting      train on the digits 0 to 4, then on 5 to 9, with and without replaying old images;
@@ -25,107 +23,104 @@ beside the sentences are checked (tools/reproduction/page.py).
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from reproduction import accuracy, charts, costs, demonstrations, initialization, ladder, mistakes
-from reproduction import pretrained_net as net
-from reproduction.claims import Claim, Report
-from reproduction.comparison import MOST_SEEDS
-from reproduction.into_docs import INTO_DOCS, measure_for_docs
-from reproduction.page import (
-    PAGES,
-    STORED,
-    all_figures,
-    headings,
-    predicates,
-    problems,
-    stored_page,
-    write_pages,
+from benchmarks.measured import ROOT
+from detector import training as detector
+from reproduction import (
+    accuracy,
+    charts,
+    costs,
+    demonstrations,
+    incremental,
+    initialization,
+    ladder,
+    mistakes,
+    pretrained,
+    pretrained_net,
 )
-from reproduction.trainings import train_missing
-from reproduction.workspace import Scale, Workspace
+from reproduction.claims import Claim, Experiment, Workspace
+from reproduction.comparison import MOST_SEEDS
+from reproduction.page import PAGES, headings, predicates, problems, stored_page, write_pages
+from reproduction.trainings import train, train_missing
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.system.devices import require_paddle
-from paddle_mnist.system.files import write_atomically
 
-CLAIMS = (
+README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
+
+
+def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
+    """Train the recipe `default`, and draw the figures of the READMEs."""
+    from paddle_mnist.mnist.report import plot_runs
+
+    run, figures = folder / "run", work.root / "docs/figures"
+    train("default", {"data": work.data.path, "seed": work.seed, "log_every": 100}, run)
+    plot_runs([run], str(figures), "cpu", README_FIGURES)
+    for name in README_FIGURES:
+        charts.shrink(figures / name)
+    return {"files": list(README_FIGURES)}
+
+
+CLAIMS: tuple[Claim, ...] = (  # of REPRODUCTION.md
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
-    ladder.SEARCH,
     ladder.DEFAULT,
     costs.CLAIM,
     initialization.CLAIM,
-    demonstrations.NAMES,
-    demonstrations.RESUMED,
-    demonstrations.PATTERN,
-    net.AVERAGES,
-    demonstrations.UNSTEPPED,
-    *demonstrations.WEIGHTS,
+    *demonstrations.CLAIMS,
+    *pretrained_net.CLAIMS,
     mistakes.CLAIM,
-    net.CALIBRATION,
-    net.ROBUSTNESS,
 )
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs/reproduction"
+FURTHER: tuple[Claim, ...] = (  # of other pages, and of the package
+    incremental.FORGOTTEN,
+    incremental.CONTINUED,
+    initialization.COLLAPSED,
+    Experiment("detector", detector.measure, detector.tabulate, code=("tools/detector",)),
+    pretrained.CLAIM,
+    Experiment("figures", draw_for_readmes, lambda report: "\n".join(report["files"]), code=()),
+)
+ALL = {claim.id: claim for claim in (*CLAIMS, *FURTHER)}
 GLOSSARY = "docs/zh/tables.yaml"
 
 
-def measure_and_write(args: argparse.Namespace, data: Images, chosen: Sequence[Claim]) -> int:
-    """Measure what the chosen claims lack; write figures, pages and pictures, and check the pages.
+def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> int:
+    """Measure the chosen claims; write figures, pages and pictures, and check the pages.
 
-    With `--quick` and `--anew`, below OUTPUT: copies of the pages, in the repository's layout.
+    again: measure experiments that have a stored result, too.
     """
-    output, root = Path(args.output).absolute(), ROOT
-    if args.quick or args.anew:
-        output = root = output / ("quick" if args.quick else "anew")
-        for name in (*PAGES[0], GLOSSARY):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, root / name)
-    scale = Scale(args.seeds, args.quick)
-    workspace = Workspace(data, root / "docs/reproduction", output, scale, args.jobs)
     try:
-        train_missing([one for claim in chosen for one in claim.trainings(scale)], workspace)
+        train_missing([one for claim in chosen for one in claim.trainings(work)], work)
         for claim in chosen:
-            claim.measure_missing(workspace)
+            if again or not claim.report(work):
+                claim.measure_into(work)
     finally:  # what is measured is shown, even if the rest fails
-        reports = all_reports(workspace)
+        page = stored_page([*ALL.values()], work)
         for claim in chosen:
-            print(claim.table(reports[claim.id]))
-        write_atomically(root / STORED, all_figures(CLAIMS, reports).encode())
-        write_pages(stored_page(CLAIMS, root), root)
-        draw(reports, data, root / "docs/figures")
-    if root == ROOT:
+            report = claim.report(work)
+            print(claim.table(report))
+            if claim.draw and claim.is_complete(report):
+                name = claim.id if claim in FURTHER else f"reproduction-{claim.id}"
+                figure = claim.draw(report, work.data)
+                charts.save_small({name: figure}, work.root / "docs/figures")
+        write_pages(page, work.root)
+    if work.root == ROOT:
         return check()
-    for place, predicate, holds in predicates(stored_page(CLAIMS, root), root):
-        if holds is False and not args.quick:
+    for place, predicate, holds in predicates(page, work.root):
+        if holds is False and not work.is_quick:
             print(f"{place}: {predicate} does not hold for these results", file=sys.stderr)
     return 0
 
 
 def check() -> int:
     """Print what the pages say otherwise than the stored results; return 1 if there is anything."""
-    lines = list(problems(stored_page(CLAIMS, ROOT), ROOT))
+    lines = list(problems(stored_page([*ALL.values()], Workspace()), ROOT))
     print("\n".join(lines) or "numbers, tables and predicates of the pages are as measured")
     return 1 if lines else 0
-
-
-def all_reports(workspace: Workspace) -> dict[str, Report]:
-    """Return what is known of each claim."""
-    seconds = costs.medians(costs.CLAIM.report(workspace, {}))
-    return {claim.id: claim.report(workspace, seconds) for claim in CLAIMS}
-
-
-def draw(reports: Mapping[str, Report], data: Images, folder: Path) -> None:
-    figures = {
-        f"reproduction-{claim.id}": claim.draw(reports[claim.id], data)
-        for claim in CLAIMS
-        if claim.draw and claim.is_complete(reports[claim.id])
-    }
-    charts.save_small(figures, folder)
 
 
 def description() -> str:
@@ -137,7 +132,9 @@ def description() -> str:
 def parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(prog="tools/reproduce.py", description=description())
-    parser.add_argument("--only", default="", metavar="ID,ID", help="[all of the page]")
+    parser.add_argument(
+        "--only", default="", metavar="ID,ID", help="measure these, stored or not [all of the page]"
+    )
     parser.add_argument("--data", default="auto", metavar="PATH", help="MNIST [auto]")
     parser.add_argument("--output", default="work/output/reproduce", metavar="FOLDER")
     parser.add_argument(
@@ -162,40 +159,38 @@ def parser() -> Parser:
         "the stored results give",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last four [1]")
-    parser.add_argument(
-        "--docs", metavar="FOLDER", help="put tables and figures into the pages there"
-    )
     return parser
 
 
-def main(argv) -> int:
+def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
-    chosen = _ids(args.only)
+    chosen = _chosen(args.only)
     if not 0 <= args.seeds < MOST_SEEDS or args.jobs < 1:
         raise ConfigError(
             f"seeds is {args.seeds}, jobs is {args.jobs}; expected 0 to {MOST_SEEDS - 1}, and at "
             "least 1"
         )
-    if args.check:
+    if args.page_only:
+        write_pages(stored_page([*ALL.values()], Workspace()), ROOT)
+    if args.page_only or args.check:
         return check()
-    claims = [claim for claim in CLAIMS if claim.id in chosen]
-    documents = [name for name in INTO_DOCS if name in chosen]
-    data = None if args.page_only else open_images(args, chosen)
-    for name in documents:
-        measure_for_docs(args, name, data)
-    if claims and args.page_only:
-        write_pages(stored_page(CLAIMS, ROOT), ROOT)
-        return check()
-    return measure_and_write(args, data, claims) if claims else 0
+    data, output, root = open_images(args, chosen), Path(args.output).absolute(), ROOT
+    if args.quick or args.anew:  # with copies of the pages, in the repository's layout
+        output = root = output / ("quick" if args.quick else "anew")
+        for name in (*PAGES[0], GLOSSARY):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, root / name)
+    work = Workspace(root, data, output, args.seeds, args.seed, args.jobs, args.quick)
+    return measure_and_write(work, chosen, again=bool(args.only))
 
 
-def open_images(args: argparse.Namespace, chosen: Sequence[str]) -> Images:
+def open_images(args: argparse.Namespace, chosen: Sequence[Claim]) -> Images:
     """Open what `--data` names, if the chosen measurements may be of it."""
     require_paddle()
     data = open_data(args.data)
     if data.name == "digits" and not args.quick:
         raise DataError(f"data is {data.source}; expected MNIST; name it with --data")
-    packaged = {"pretrained", "detector"}.intersection(chosen)
+    packaged = {"pretrained", "detector"}.intersection(claim.id for claim in chosen)
     if packaged and (args.quick or data.name != "mnist"):
         raise DataError(
             f"data is {data.source}{', quick' * args.quick}; the package's weights are of all of "
@@ -204,13 +199,12 @@ def open_images(args: argparse.Namespace, chosen: Sequence[str]) -> Images:
     return data
 
 
-def _ids(text: str) -> list[str]:
-    known = [*INTO_DOCS, *(claim.id for claim in CLAIMS)]
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
-    for name in chosen:
-        if name not in known:
-            raise ConfigError(unknown_name("--only", name, known))
-    return chosen or known[len(INTO_DOCS) :]
+def _chosen(text: str) -> Sequence[Claim]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in ALL:
+            raise ConfigError(unknown_name("--only", name, [*ALL]))
+    return [ALL[name] for name in names] or CLAIMS
 
 
 if __name__ == "__main__":

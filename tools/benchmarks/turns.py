@@ -5,18 +5,14 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-import markdown_tables
+from markdown_tables import Column, Figures, Rows, table_of_rows
 from measuring.sources import json_file
 
 from paddle_mnist.errors import DeviceError
 
-Figures = Mapping[str, Any]  # by name: a value of one turn, or a list of several
-Rows = Mapping[str, Figures]  # by title
-Turn = Callable[[], Figures]
-# The format of a column's numbers, and the figure or what computes it from those of all rows.
-Column = tuple[str, Union[str, Callable[[Figures, Rows], Any]]]
+Turn = Callable[[], Figures]  # a figure is a value of one turn, or a list of several
 
 
 @dataclass
@@ -120,21 +116,7 @@ class Benchmark:
         """Return the Markdown table of a report."""
         if self.text:
             return self.text(report)
-        rows = self.rows(report)
-        return markdown_tables.table(
-            {self.head: "", **{header: form for header, (form, _) in self.columns.items()}},
-            [
-                (title, *(_value(column, figures, rows) for _, column in self.columns.values()))
-                if figures
-                else (title, "not available")
-                for title, figures in rows.items()
-            ],
-            self.note(report),
-        )
-
-
-def _value(column: Any, figures: Figures, rows: Rows) -> Any:
-    return column(figures, rows) if callable(column) else figures.get(column)
+        return table_of_rows(self.head, self.columns, self.rows(report), self.note(report))
 
 
 def ratio(figure: str, of: str, form: str = ".2f", is_inverse: bool = False) -> Column:

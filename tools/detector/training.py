@@ -1,15 +1,14 @@
 """The detector of what is probably not one digit: its training, and what it was compared with."""
 
-import argparse
 import io
 import json
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markdown_tables import table as markdown_table
-
-from paddle_mnist.mnist.images import Images
 
 NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what one net catches varies with its seed
 COMPONENTS, NEIGHBOURS = 64, 5
@@ -23,8 +22,11 @@ Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Outputs = list[tuple[np.ndarray, np.ndarray]]  # features and logits, of each of `moved`
 
 
-def measure(data: Images, args: argparse.Namespace) -> dict:
-    """Draw the pictures, train and compare detectors, and write the package's; return its about."""
+def measure(work: Any, folder: Path) -> dict:
+    """Draw the pictures, train and compare detectors, and write the package's; return its about.
+
+    work: the data, and the seed of the training.
+    """
     from detector.examples import RAW, examples  # which imports OpenCV: not for --help
     from detector.letters import TRAINING_FONTS, font_of
     from paddle_mnist.mnist import pretrained
@@ -33,16 +35,16 @@ def measure(data: Images, args: argparse.Namespace) -> dict:
 
     for font in TRAINING_FONTS:  # a missing one is reported before anything is drawn
         font_of(font, 20)
-    shown = examples(data, np.random.RandomState(args.seed))
+    shown = examples(work.data, np.random.RandomState(work.seed))
     digits, others = (
         np.concatenate([_features(pixels)[0] for pixels in group.values()])
         for group in (shown.digits, shown.no_digits)
     )
-    trained = _train(digits, others, args.seed)
+    trained = _train(digits, others, work.seed)
     raw = _features(shown.digits["mnist"][:RAW])[0]
     scores: dict[str, Score] = {OURS: lambda values, logits: trained.logits(values)}
-    scores.update(_rivals(raw, data["train"].labels[:RAW], args.seed))
-    of_mnist = {"MNIST's eval images": np.asarray(data["eval"].images)}
+    scores.update(_rivals(raw, work.data["train"].labels[:RAW], work.seed))
+    of_mnist = {"MNIST's eval images": np.asarray(work.data["eval"].images)}
     valid, unusual, unseen = map(
         _outputs, (shown.valid, {**of_mnist, **shown.unusual}, shown.unseen)
     )
@@ -50,7 +52,7 @@ def measure(data: Images, args: argparse.Namespace) -> dict:
     about = {
         "command": "python tools/reproduce.py --only detector --data MNIST",
         "weights": pretrained.about()["sha256"],
-        "seed": args.seed,
+        "seed": work.seed,
         "false_alarms": FALSE_ALARMS,
         "caught": {
             name: {

@@ -1,11 +1,9 @@
-"""Figures of any numbers: curves with bands, the scores of seeds, bars, the confidence; files."""
+"""Figures of any numbers: curves with bands, bars, the confidence; and their files."""
 
 import io
-import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -15,103 +13,29 @@ from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import write_atomically
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = 0.12  # of points above one another, in units of the distance between two names
 PALETTE = 256  # colours of a file, which no figure here has more of to the eye
 
 
-@dataclass(frozen=True)
-class Line:
-    """A curve, and the band around it.
-
-    xs: numbers, or names, which get markers. low, high: the limits of the band at each x.
-    """
-
-    xs: Union[Sequence[float], Sequence[str]]
-    ys: Sequence[float]
-    low: Optional[Sequence[float]] = None
-    high: Optional[Sequence[float]] = None
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Lines by name. scale: of the y axis, "linear" or "log". title: of the panel."""
-
-    title: str
-    xlabel: str
-    ylabel: str
-    lines: Mapping[str, Line]
-    scale: str = "linear"
-
-    def draw(self, axes: "Axes", colours: Sequence[str]) -> None:
-        # The first line is what the figure is about: it lies on top of the others.
-        for order, ((name, line), colour) in enumerate(zip(self.lines.items(), colours)):
-            marker = "o" if isinstance(line.xs[0], str) else None
-            axes.plot(
-                line.xs,
-                line.ys,
-                color=colour,
-                linewidth=1.5,
-                marker=marker,
-                markersize=4,
-                label=name,
-                zorder=3 - order / len(self.lines),
-            )
-            if line.low is not None and line.high is not None:
-                axes.fill_between(line.xs, line.low, line.high, color=colour, alpha=0.2, lw=0)
-        axes.set(xlabel=self.xlabel, ylabel=self.ylabel, yscale=self.scale)
-        axes.set_title(self.title, loc="left", fontsize=9)
-        axes.grid(alpha=0.3)
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The score of each seed, by name: a point each, and a line at their mean.
-
-    form: of the means below the axis. with_names: whether the names stand there, too; otherwise
-    their colours tell them apart.
-    """
-
-    title: str
-    ylabel: str
-    scores: Mapping[str, Sequence[float]]
-    form: str = "{:.2%}"
-    with_names: bool = True
-
-    def draw(self, axes: "Axes", colours: Sequence[str]) -> None:
-        labels = []
-        for place, ((name, values), colour) in enumerate(zip(self.scores.items(), colours)):
-            mean = float(np.mean(values))
-            offsets = np.linspace(-SPREAD, SPREAD, len(values)) if len(values) > 1 else [0]
-            axes.plot(place + np.array(offsets), values, "o", color=colour, markersize=4)
-            axes.plot([place - 0.3, place + 0.3], [mean, mean], color=colour, linewidth=1.5)
-            words = textwrap.wrap(name, 14) if self.with_names else []
-            labels.append("\n".join([self.form.format(mean), *words]))
-        axes.set_xticks(range(len(labels)), labels, fontsize=8)
-        for label, colour in zip(axes.get_xticklabels(), colours):
-            label.set_color(colour)
-        axes.set(xlim=(-0.6, len(labels) - 0.4), ylabel=self.ylabel)
-        axes.set_title(self.title, loc="left", fontsize=9)
-        axes.grid(alpha=0.3, axis="y")
-        if self.form.endswith("%}"):
-            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
-
-
-def panels(
-    title: str,
-    shown: Sequence[Union[Curves, Seeds]],
-    colours: Sequence[str] = (*COLOURS, "black"),
+def curves(
+    title: str, ylabel: str, lines: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
 ) -> "Figure":
-    """Draw panels with lines of the same names, two in a row, and one legend below them all."""
-    rows = -(-len(shown) // 2)
-    figure, grid = new_figure(3 * rows + 0.6, rows, 2)
-    figure.suptitle(title, fontsize=10)
-    for axes, panel in zip(grid.ravel(), shown):
-        panel.draw(axes, colours)
-    handles, names = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    """Draw losses over steps on a logarithmic axis: the mean of the seeds, and their range.
+
+    lines: by name, the steps, and the losses of each seed there. The first line lies on top.
+    """
+    figure, ((axes,),) = new_figure(3.4)
+    colours = (*COLOURS, "black")
+    for order, ((name, (steps, losses)), colour) in enumerate(zip(lines.items(), colours)):
+        seeds = np.array(losses)
+        low, high = seeds.min(axis=0), seeds.max(axis=0)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(steps, seeds.mean(axis=0), color=colour, label=name, zorder=3 - order / 9)
+    axes.set(xlabel="step", ylabel=ylabel, yscale="log")
+    axes.set_title(title, loc="left", fontsize=9)
+    axes.legend(loc="upper right", ncols=2, fontsize=8, frameon=False)
+    axes.grid(alpha=0.3)
     return figure
 
 

@@ -1,5 +1,6 @@
-"""A claim of the page: its trainings, results, figures and table; and the experiments."""
+"""A claim of the documents, what is stored of its measurement, and the experiments."""
 
+import functools
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -7,17 +8,78 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from benchmarks.measured import machine
+from benchmarks.measured import ROOT, machine
 
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
-from reproduction.trainings import Training
-from reproduction.workspace import Scale, Workspace
+from paddle_mnist.system.lock import locked
 
 Report = Mapping[str, Any]
-Draw = Callable[[Report, Images], Any]
 Find = Callable[[Report], dict[str, Any]]
-Measure = Callable[[str, Path, Scale], dict[str, Any]]
+Draw = Callable[[Report, Images], Any]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The stored results, and the data, the place and the size of measurements.
+
+    root: of the pages, with the results in `docs/reproduction`. data: None if nothing is measured.
+    output: of trainings and other working files. seeds: train with seeds 1 to `seeds`; 0: each
+    claim's own number. seed: of what is trained once. jobs: how many trainings run at once.
+    """
+
+    root: Path = ROOT
+    data: Optional[Images] = None
+    output: Path = Path("work/output/reproduce")
+    seeds: int = 0
+    seed: int = 1
+    jobs: int = 1
+    is_quick: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the stored results."""
+        return self.root / "docs/reproduction"
+
+    def choose(self, full: Any, quick: Any) -> Any:
+        """Return the size of a measurement: full, or of a quick run."""
+        return quick if self.is_quick else full
+
+    def report(self, name: str) -> dict[str, Any]:
+        """Return a stored report; one that is not there is empty."""
+        path = self.folder / f"{name}.json"
+        return json.loads(path.read_text("utf-8"))["report"] if path.exists() else {}
+
+    def store(self, name: str, report: Report) -> None:
+        """Store a report, with the commit, the date and the machine of its measurement."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"measured": machine(), "report": report}, indent=1) + "\n"
+        write_atomically(self.folder / f"{name}.json", text.encode())
+
+    @functools.cached_property
+    def trainings(self) -> dict[str, Any]:
+        """The stored results of trainings, by name."""
+        path = self.folder / "trainings.json"
+        return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+    def store_training(self, name: str, result: Report) -> None:
+        """Store the result of a training, beside those that other processes store."""
+        path = self.folder / "trainings.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f"{path.name}.lock")):
+            vars(self).pop("trainings", None)  # others may have stored some since
+            self.trainings[name] = result
+            stored = sorted(self.trainings.items())
+            lines = (f"{json.dumps(key)}: {json.dumps(one)}" for key, one in stored)
+            write_atomically(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+    def versions(self) -> str:
+        """Return the versions of the libraries that the trainings ran with."""
+        return ", ".join(
+            f"{name} {', '.join(sorted(versions))}"
+            for name in ("paddle", "numpy")
+            if (versions := {one[name] for one in self.trainings.values() if name in one})
+        )
 
 
 @dataclass(frozen=True)
@@ -31,38 +93,27 @@ class Claim:
 
     draw = None
 
-    def trainings(self, scale: Scale) -> list[Training]:
+    def trainings(self, work: Workspace) -> list[Any]:
         """Return the trainings that the claim rests on."""
         return []
 
-    def measure_missing(self, workspace: Workspace) -> None:
-        """Measure what has no stored result."""
+    def measure_into(self, work: Workspace) -> None:
+        """Measure what no training gives, and store it."""
 
-    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return what was measured; seconds: per image, by `Row.step_name`."""
+    def report(self, work: Workspace) -> Report:
+        """Return what is stored; a report that is empty is not measured."""
         raise NotImplementedError
-
-    def stored(self, folder: Path, figures: Report) -> Report:
-        """Return the report that the page is written from; figures: what `page.json` holds."""
-        return figures
 
     def table(self, report: Report) -> str:
+        """Return the claim's table for the page."""
         raise NotImplementedError
-
-    def figures(self, report: Report) -> Report:
-        """Return what `page.json` holds."""
-        return report
-
-    def main_figures(self, report: Report) -> Report:
-        """Return what the page itself holds as JSON."""
-        return {}
 
     def findings(self, report: Report) -> dict[str, Any]:
         """Return the figures of the page's sentences, by the names that its marks use."""
-        return dict(report)
+        raise NotImplementedError
 
     def is_complete(self, report: Report) -> bool:
-        """Return whether the report holds all that the page tells."""
+        """Return whether the report holds all that the page needs."""
         return bool(report)
 
 
@@ -70,40 +121,25 @@ class Claim:
 class Experiment(Claim):
     """A claim that one experiment tests, without seeds.
 
-    measure: takes the data's location, a folder to work in, and the scale.
+    measure: takes the workspace, and an empty folder to work in. find: gives figures for the page's
+    sentences, beside those of the report. draw: draws the claim's figure.
     code: the files and folders of the package that decide the result.
-    find: gives figures for the page's sentences, beside those of the report.
-    draw: draws the claim's figure. summarize: reduces a report to what `page.json` holds.
     """
 
-    measure: Measure
+    measure: Callable[[Workspace, Path], Report]
     tabulate: Callable[[Report], str]
     find: Find = lambda report: {}
     draw: Optional[Draw] = None
     code: Sequence[str] = ("paddle_mnist/mnist/model.py", "paddle_mnist/nn")
-    summarize: Callable[[Report], Report] = dict
 
-    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return the stored result; `reproduce.py --anew` measures it again."""
-        return self.stored(workspace.folder, {})
+    def measure_into(self, work: Workspace) -> None:
+        folder = work.output / self.id
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted measurement
+        folder.mkdir(parents=True)
+        work.store(self.id, self.measure(work, folder))
 
-    def measure_missing(self, workspace: Workspace) -> None:
-        if self.report(workspace, {}):
-            return
-        output = workspace.output / self.id
-        shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement's
-        output.mkdir(parents=True)
-        report = self.measure(workspace.data.path, output, workspace.scale)
-        workspace.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"measured": machine(), "report": report}, indent=1) + "\n"
-        write_atomically(workspace.folder / f"{self.id}.json", text.encode())
-
-    def figures(self, report: Report) -> Report:
-        return self.summarize(report)
-
-    def stored(self, folder: Path, figures: Report) -> dict[str, Any]:
-        path = folder / f"{self.id}.json"
-        return json.loads(path.read_text("utf-8"))["report"] if path.exists() else {}
+    def report(self, work: Workspace) -> Report:
+        return work.report(self.id)
 
     def findings(self, report: Report) -> dict[str, Any]:
         return {**report, **self.find(report)}

@@ -1,33 +1,30 @@
 """Claims about the documents' ways of resuming, saving, loading and sharing.
 
-Their code is in the scripts of `plain/`, which print JSON.
+Their code in plain Paddle is in the scripts of `plain/`, which print JSON.
 """
 
 import hashlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import table
+from markdown_tables import table, table_of_rows
 from measuring.children import command, run_from_small_process
 
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Experiment, Report
+from reproduction.claims import Experiment, Report, Workspace
 from reproduction.comparison import QUICK
 from reproduction.trainings import QUIET, train, train_losses
-from reproduction.workspace import Scale
 
 PLAIN = Path(__file__).with_name("plain")
+CHECKPOINTS = ("paddle_mnist/checkpoint",)
 
 
 def plain(script: str, *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
@@ -41,15 +38,29 @@ def plain(script: str, *arguments: Any, launcher: Sequence[str] = (), **environm
     return json.loads(lines[-1]) if lines else None
 
 
+def while_it_trains(recipe: str, options: Mapping[str, Any], output: Path) -> Iterator[None]:
+    """Train a recipe in another process, and yield again and again; kill it when closed."""
+    words = command("train.py", {"recipe": recipe, **QUIET, **options, "output": output})
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while process.poll() is None:
+                yield
+                time.sleep(0.001)
+        finally:
+            process.kill()
+    if process.returncode:
+        raise PaddleMnistError(f"{output}: the training ended with exit code {process.returncode}")
+
+
 # ------------------------------------------------------------------ checkpoints by name and time
 
 EPOCHS = 12
 
 
-def measure_names(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_names(work: Workspace, folder: Path) -> dict[str, Any]:
     """Write checkpoints of twelve short epochs; return the newest by name and by manifest."""
-    train("digits", {"epochs": EPOCHS, "train_limit": 320}, output)
-    store = RunDirectory(output).checkpoints
+    train("digits", {"epochs": EPOCHS, "train_limit": 320}, folder)
+    store = RunDirectory(folder).checkpoints
     by_name = max(path.name for path in store.folder.glob("*.pdparams"))
     return {"by_name": by_name, "newest": f"{store.newest().name}.pdparams", "epochs": EPOCHS}
 
@@ -63,15 +74,18 @@ def tabulate_names(report: Report) -> str:
     return table({newest: "", "taken as the newest": ""}, rows)
 
 
-def measure_pattern(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_pattern(work: Workspace, folder: Path) -> dict[str, Any]:
     """Walk into the three traps of the checkpoint pattern with real trainings."""
     options = {"epochs": 2, "train_limit": 640}
-    by_clock, single = output / "by the clock", output / "single"
+    by_clock, single = folder / "by the clock", folder / "single"
     train("digits", {**options, "save_every_seconds": 3600}, by_clock)
-    saved = RunDirectory(by_clock).checkpoints.all()
-    keep_one = {"keep_epochs": "false", "keep_best": "false", "keep_last": 1, "save_every_steps": 1}
-    with checkpoints_counted(single / "checkpoints") as counts:
-        train("digits", {**options, **keep_one}, single)
+    store = RunDirectory(by_clock).checkpoints
+    saved = store.all()
+    keep_one = {"keep_epochs": False, "keep_best": False, "keep_last": 1, "save_every_steps": 1}
+    counts: list[int] = []  # from the first checkpoint on
+    for _ in while_it_trains("digits", {**options, **keep_one}, single):
+        if (count := len(list(single.glob("checkpoints/*.json")))) or counts:
+            counts.append(count)
     oldest, *_, newest = sorted(saved, key=lambda checkpoint: checkpoint.step)
     os.utime(oldest.path)  # as a copy would: now it is the youngest file
     by_mtime = max((checkpoint.path for checkpoint in saved), key=os.path.getmtime)
@@ -81,28 +95,8 @@ def measure_pattern(data: str, output: Path, scale: Scale) -> dict[str, Any]:
         "looks": len(counts),
         "least": min(counts),
         "by_mtime": by_mtime.stem,
-        "newest": RunDirectory(by_clock).checkpoints.newest().name,
+        "newest": store.newest().name,
     }
-
-
-@contextmanager
-def checkpoints_counted(folder: Path) -> Iterator[list[int]]:
-    """Count the checkpoints of a folder every millisecond, from the first one on."""
-    counts, ended = [], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.001):
-            count = len(list(folder.glob("*.json")))
-            if count or counts:
-                counts.append(count)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield counts
-    finally:
-        ended.set()
-        thread.join()
 
 
 def tabulate_pattern(report: Report) -> str:
@@ -132,41 +126,50 @@ def tabulate_pattern(report: Report) -> str:
 # ------------------------------------------------------------------ resuming
 
 RECIPE = "tutorial-resume"
-BY_HAND = "plain Paddle, after its first epoch"
-IN_ORDER = "killed after its first epoch"
-SHUFFLED = "shuffled, killed within its second epoch"
 
 
-def measure_resumed(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_resumed(work: Workspace, folder: Path) -> dict[str, Any]:
     """Resume the document's way in plain Paddle, and the recipe `tutorial-resume` when killed.
 
     The recipe is killed and resumed in the document's order, which is the same in each epoch; and
     shuffled, within an epoch.
     """
-    small = {**QUICK, "epochs": 2, "batch_size": 4} if scale.quick else {}
-    options = {"fast_conv": "on", "data": data, **small}
-    shuffled = {**options, "shuffle": "true", "save_every_steps": 50}
+    small = {**QUICK, "epochs": 2, "batch_size": 4} if work.is_quick else {}
+    options = {"fast_conv": "on", "data": work.data.path, **small}
+    shuffled = {**options, "shuffle": True, "save_every_steps": 50}
+    by_hand = _resumed_by_hand(work.data.path, folder / "plain", work.choose(0, 640))
     return {
-        BY_HAND: _resumed_by_hand(data, output / "plain", 640 if scale.quick else 0),
-        IN_ORDER: _resumed(options, output / IN_ORDER),
-        SHUFFLED: _resumed(shuffled, output / SHUFFLED),
+        "plain Paddle, after its first epoch": by_hand,
+        "killed after its first epoch": _resumed(options, folder / "in order"),
+        "shuffled, killed within its second epoch": _resumed(shuffled, folder / "shuffled"),
     }
 
 
-def _resumed_by_hand(data: str, output: Path, limit: int) -> dict[str, Any]:
+def _resumed_by_hand(data: str, folder: Path, limit: int) -> dict[str, Any]:
     """Train three epochs; and one, from whose files another process trains the other two."""
-    unbroken, first, resumed = (output / name for name in ("unbroken", "first", "resumed"))
+    unbroken, first, resumed = (folder / name for name in ("unbroken", "first", "resumed"))
     whole = plain("resume.py", data, limit, 0, 3, unbroken)
     broken = plain("resume.py", data, limit, 0, 1, first)
     rest = plain("resume.py", data, limit, 1, 3, resumed, first)
-    losses = (whole["losses"], rest["losses"])
-    return _compare((unbroken, resumed), losses, broken["steps"], whole["steps"])
+    losses = ({int(step): loss for step, loss in one["losses"].items()} for one in (whole, rest))
+    return _compare((unbroken, resumed), [*losses], broken["steps"], whole["steps"])
 
 
-def _resumed(options: Mapping[str, Any], output: Path) -> dict[str, Any]:
-    unbroken, broken = output / "unbroken", output / "broken"
+def _resumed(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Kill a training once its first epoch is saved, and resume it.
+
+    Where it also saves within epochs, it is killed after the next save.
+    """
+    unbroken, broken = folder / "unbroken", folder / "broken"
     train(RECIPE, options, unbroken)
-    killed_at = _train_and_kill(options, broken)
+    store, within = RunDirectory(broken).checkpoints, "save_every_steps" in options
+    first = store.folder / "mnist_epoch0.json"
+    training = while_it_trains(RECIPE, options, broken)
+    for _ in training:
+        if first.exists() and (not within or store.newest().name != first.stem):
+            break
+    training.close()
+    killed_at = store.newest().step
     train(RECIPE, options, broken)
     folders = (unbroken, broken)
     steps = RunDirectory(unbroken).checkpoints.newest().step
@@ -174,10 +177,10 @@ def _resumed(options: Mapping[str, Any], output: Path) -> dict[str, Any]:
 
 
 def _compare(
-    folders: Sequence[Path], losses: Sequence[Mapping[Any, float]], broken_at: int, steps: int
+    folders: Sequence[Path], losses: Sequence[Mapping[int, float]], broken_at: int, steps: int
 ) -> dict[str, Any]:
     """Compare the final weights, and the losses after the step that the training broke at."""
-    whole, resumed = ({int(step): loss for step, loss in one.items()} for one in losses)
+    whole, resumed = losses
     after = [step for step in whole if step > broken_at]
     if not after or after != [step for step in resumed if step > broken_at]:
         raise PaddleMnistError(
@@ -194,123 +197,94 @@ def _compare(
     }
 
 
-def _train_and_kill(options: Mapping[str, Any], folder: Path) -> int:
-    """Kill a training once its first epoch is saved, and return the step of the last checkpoint.
-
-    Where it also saves within epochs, it is killed after the next save.
-    """
-    store, first = RunDirectory(folder).checkpoints, folder / "checkpoints/mnist_epoch0.json"
-    within = "save_every_steps" in options
-    with subprocess.Popen(
-        command("train.py", {"recipe": RECIPE, **QUIET, **options, "output": folder}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        while process.poll() is None and not (
-            first.exists() and (not within or store.newest().name != first.stem)
-        ):
-            time.sleep(0.01)
-        process.kill()
-    if process.returncode != -signal.SIGKILL or (folder / "result.json").exists():
-        raise PaddleMnistError(f"{folder}: the training ended before it was killed")
-    return store.newest().step
-
-
 def tabulate_resumed(report: Report) -> str:
+    def digest(number: int) -> Any:
+        return lambda row, rows: f"`{row['sha256'][number][:16]}...`"
+
     columns = {
-        "interrupted": "",
-        "resumed from step": "",
-        "SHA-256 of the weights: uninterrupted": "",
-        "resumed": "",
-        "later losses compared": "d",
-        "largest difference": ".2g",
+        "resumed from step": ("", lambda row, rows: f"{row['broken_at']:,} of {row['steps']:,}"),
+        "SHA-256 of the weights: uninterrupted": ("", digest(0)),
+        "resumed": ("", digest(1)),
+        "later losses compared": ("d", "losses_compared"),
+        "largest difference": (".2g", "losses_differ_by"),
     }
-    rows = (
-        (
-            way,
-            f"{one['broken_at']:,} of {one['steps']:,}",
-            *(f"`{digest[:16]}...`" for digest in one["sha256"]),
-            one["losses_compared"],
-            one["losses_differ_by"],
-        )
-        for way, one in report.items()
-    )
-    return table(columns, rows)
+    return table_of_rows("interrupted", columns, report)
 
 
 def find_equal(report: Report) -> dict[str, Any]:
     """Name the ways that come to the same bits as the unbroken training, losses included."""
-    is_equal = {
-        way: len(set(one["sha256"])) == 1 and one["losses_differ_by"] == 0
-        for way, one in report.items()
-    }
-    return {"equal": [way for way in report if is_equal[way]]}
+
+    def is_equal(one: Mapping[str, Any]) -> bool:
+        return len(set(one["sha256"])) == 1 and one["losses_differ_by"] == 0
+
+    return {"equal": [way for way, one in report.items() if is_equal(one)]}
 
 
 # ------------------------------------------------------------------ a schedule
 
-NEVER, EACH = "never, as in the document", "after each batch"
 SCHEDULED = 100  # steps
 
 
-def measure_unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_unstepped(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return the rate at the end of some real steps, with Paddle's own schedule."""
-    return plain("schedule.py", data, SCHEDULED)
+    return plain("schedule.py", work.data.path, SCHEDULED)
 
 
 def tabulate_unstepped(report: Report) -> str:
     columns = {"`scheduler.step()`": "", f"rate after {SCHEDULED} steps of {SCHEDULED}": "g"}
-    return table(columns, zip(("never, as in the tutorial", EACH), report.values()))
+    rows = (("never, as in the tutorial", report["never"]), ("after each batch", report["each"]))
+    return table(columns, rows)
 
 
 # ------------------------------------------------------------------ several processes
 
 ROUNDS, LIMIT, SAVES = 3, 16_000, 300  # LIMIT: images of an epoch that is timed
 LAUNCH = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
+# By title: what starts Python, and what each process reads.
 EVERYONE = {
-    "one process": "one process",
-    "everyone all": "two processes, each with all the data",
-    "each its share": "two processes, each with its share",
+    "one process": ((), "all"),
+    "two processes, each with all the data": (LAUNCH, "all"),
+    "two processes, each with its share": (LAUNCH, "share"),
 }
+# By name: the title, what saves, and how many processes do.
 RACE = {
-    "everybody": "two processes, `paddle.save`",
-    "one": "one process, `paddle.save`",
-    "here": "one process, this package's `Trainer.save`",
+    "everybody": ("two processes, `paddle.save`", "paddle", 2),
+    "one": ("one process, `paddle.save`", "paddle", 1),
+    "here": ("one process, this package's `Trainer.save`", "trainer", 1),
 }
 
 
-def measure_everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_everyone(work: Workspace, folder: Path) -> dict[str, Any]:
     """Time an epoch in one process; in two with all images each, as in the document; and shared.
 
     They take turns, ROUNDS times.
     """
-    limit = scale.choose(LIMIT, QUICK["train_limit"])
-    launch = (*LAUNCH, "--log_dir", str(output / "log"))
-    ways = zip(EVERYONE, ((), launch, launch), ("all", "all", "share"))
-    report: dict[str, Any] = {way: {"seconds": []} for way in EVERYONE}
-    for way, launcher, kind in list(ways) * scale.choose(ROUNDS, 1):
-        path = output / f"{way}.json"
-        arguments = (data, limit, kind, path)
-        plain("parallel.py", *arguments, launcher=launcher, PADDLE_DISTRI_BACKEND="gloo")
+    report: dict[str, Any] = {}
+    for way, (launcher, kind) in [*EVERYONE.items()] * work.choose(ROUNDS, 1):
+        path = folder / f"{way}.json"
+        launch = (*launcher, "--log_dir", folder / "log") if launcher else ()
+        limit = work.choose(LIMIT, QUICK["train_limit"])
+        arguments = (work.data.path, limit, kind, path)
+        plain("parallel.py", *arguments, launcher=launch, PADDLE_DISTRI_BACKEND="gloo")
         epoch = json.loads(path.read_text("utf-8"))
-        report[way] = {**epoch, "seconds": [*report[way]["seconds"], epoch["seconds"]]}
+        seconds = report.get(way, {}).get("seconds", [])
+        report[way] = {**epoch, "seconds": [*seconds, epoch["seconds"]]}
     return report
 
 
 def tabulate_everyone(report: Report) -> str:
-    whole = {"one epoch": "", "steps": ",d", "samples": ",d"}
-    seconds = {"seconds: median": ".1f", "min": ".1f", "max": ".1f"}
-    rows = (
-        (
-            EVERYONE[way],
-            one["steps"],
-            one["samples"],
-            *(figure(one["seconds"]) for figure in (statistics.median, min, max)),
-            one["eval_acc"],
-        )
-        for way, one in report.items()
-    )
-    return table({**whole, **seconds, "eval accuracy": ".2%"}, rows)
+    def seconds(summary: Any) -> Any:
+        return lambda row, rows: summary(row["seconds"])
+
+    columns = {
+        "steps": (",d", "steps"),
+        "samples": (",d", "samples"),
+        "seconds: median": (".1f", seconds(statistics.median)),
+        "min": (".1f", seconds(min)),
+        "max": (".1f", seconds(max)),
+        "eval accuracy": (".2%", "eval_acc"),
+    }
+    return table_of_rows("one epoch", columns, report)
 
 
 def compare_epochs(report: Report) -> dict[str, Any]:
@@ -328,16 +302,15 @@ def compare_epochs(report: Report) -> dict[str, Any]:
     }
 
 
-def measure_race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_race(work: Workspace, folder: Path) -> dict[str, Any]:
     """Save to one path from other processes, again and again, and read it meanwhile.
 
     Counts how often it cannot be read, and tells whether it can when all have ended.
     """
-    count = SAVES // 10 if scale.quick else SAVES
-    report = {}
-    for way, kind, processes in (("everybody", "paddle", 2), ("one", "paddle", 1), ("here", "", 1)):
-        path = output / f"{way}.pdparams"
-        words = [sys.executable, PLAIN / "save.py", path, count, kind or "trainer"]
+    count, report = work.choose(SAVES, SAVES // 10), {}
+    for way, (_, kind, processes) in RACE.items():
+        path = folder / f"{way}.pdparams"
+        words = [sys.executable, PLAIN / "save.py", path, count, kind]
         saving = [subprocess.Popen([*map(str, words)]) for _ in range(processes)]
         looks = broken = 0
         while any(process.poll() is None for process in saving):
@@ -364,51 +337,45 @@ def _is_readable(path: Path) -> bool:
 
 
 def tabulate_race(report: Report) -> str:
-    counts = {"saves": ",d", "reads": ",d", "failed": ",d"}
-    rows = (
-        (
-            RACE[way],
-            *(one[key] for key in ("saves", "looks", "broken")),
-            "yes" if one["readable_after"] else "no",
-        )
-        for way, one in report.items()
-    )
-    return table({"saving to one path": "", **counts, "readable in the end": ""}, rows)
+    columns = {
+        "saves": (",d", "saves"),
+        "reads": (",d", "looks"),
+        "failed": (",d", "broken"),
+        "readable in the end": ("", lambda row, rows: "yes" if row["readable_after"] else "no"),
+    }
+    rows = {RACE[way][0]: one for way, one in report.items()}
+    return table_of_rows("saving to one path", columns, rows)
 
 
 # ------------------------------------------------------------------ trained weights
 
 SEEDS = (1, 2, 3)
-THEIRS = "`save` of its `Trainer`, the file"  # ways to leave weights behind
-CALLERS = "`train(model)` of its part two, the caller's net"
-OURS = "`Trainer.save` here, the file"
-TITLES = {
-    THEIRS: "the file written by `save` of its `Trainer`",
-    CALLERS: "the caller's net after `train(model)` of its part two",
-    OURS: "the file written by this package's `Trainer.save`",
+# Ways to leave weights behind, by what `globals.py` calls them.
+LEFT_BEHIND = {
+    "theirs": "the file written by `save` of its `Trainer`",
+    "callers": "the caller's net after `train(model)` of its part two",
+    "ours": "the file written by this package's `Trainer.save`",
 }
 
 
-def measure_globals(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_globals(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return, for each way, the accuracies of the trained nets and of what is left, by seed."""
-    printed = [plain("globals.py", data, seed, output) for seed in scale.choose(SEEDS, SEEDS[:2])]
-    ways = {THEIRS: "theirs", CALLERS: "callers", OURS: "ours"}
+    printed = [
+        plain("globals.py", work.data.path, seed, folder) for seed in work.choose(SEEDS, SEEDS[:2])
+    ]
     return {
-        way: {kind: [one[name][n] for one in printed] for n, kind in enumerate(("trained", "kept"))}
-        for way, name in ways.items()
+        way: {kind: [one[way][n] for one in printed] for n, kind in enumerate(("trained", "kept"))}
+        for way in LEFT_BEHIND
     }
 
 
 def tabulate_globals(report: Report) -> str:
-    rows = (
-        (TITLES[way], _spread(one["trained"]), _spread(one["kept"])) for way, one in report.items()
-    )
-    headers = (
-        "weights left behind",
-        "accuracy of the trained net",
-        "accuracy of the weights left behind",
-    )
-    return table(dict.fromkeys(headers, ""), rows)
+    columns = {
+        "accuracy of the trained net": ("", lambda row, rows: _spread(row["trained"])),
+        "accuracy of the weights left behind": ("", lambda row, rows: _spread(row["kept"])),
+    }
+    rows = {LEFT_BEHIND[way]: one for way, one in report.items()}
+    return table_of_rows("weights left behind", columns, rows)
 
 
 def _spread(accuracies: Sequence[float]) -> str:
@@ -422,9 +389,9 @@ def find_lost(report: Report) -> dict[str, Any]:
     return {"lost": list(lost)}
 
 
-def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_partly(work: Workspace, folder: Path) -> dict[str, Any]:
     """Load a trained net's weights into one with another second convolution: Paddle's way, ours."""
-    printed = [plain("partly.py", data, seed) for seed in scale.choose(SEEDS, SEEDS[:2])]
+    printed = [plain("partly.py", work.data.path, seed) for seed in work.choose(SEEDS, SEEDS[:2])]
     return {
         **printed[-1],
         **{kind: [one[kind] for one in printed] for kind in ("trained", "loaded")},
@@ -437,33 +404,21 @@ def tabulate_partly(report: Report) -> str:
     refused = f"`{report['refused']}`" if "refused" in report else "no error"
     rows = [
         ("into the original net", None, _spread(report["trained"])),
-        (
-            "with `set_state_dict`",
-            f"no error; warning: {warnings}",
-            _spread(report["loaded"]),
-        ),
+        ("with `set_state_dict`", f"no error; warning: {warnings}", _spread(report["loaded"])),
         ("with this package", refused),
     ]
     headers = ("loaded into a net with 3x3 kernels in conv2", "outcome", "accuracy")
     return table(dict.fromkeys(headers, ""), rows)
 
 
-CHECKPOINTS = ("paddle_mnist/checkpoint",)
-NAMES = Experiment("names", measure_names, tabulate_names, code=CHECKPOINTS)
-RESUMED = Experiment(
-    "resumed", measure_resumed, tabulate_resumed, find_equal, code=("paddle_mnist/training",)
-)
-PATTERN = Experiment("pattern", measure_pattern, tabulate_pattern, code=CHECKPOINTS)
-UNSTEPPED = Experiment(
-    "unstepped",
-    measure_unstepped,
-    tabulate_unstepped,
-    lambda report: {"never": report[NEVER], "each": report[EACH]},
-    code=(),
-)
-WEIGHTS = (
+TRAINING, LOADING = ("paddle_mnist/training",), ("paddle_mnist/nn/state_dict.py",)
+CLAIMS = (
+    Experiment("names", measure_names, tabulate_names, code=CHECKPOINTS),
+    Experiment("resumed", measure_resumed, tabulate_resumed, find_equal, code=TRAINING),
+    Experiment("pattern", measure_pattern, tabulate_pattern, code=CHECKPOINTS),
+    Experiment("unstepped", measure_unstepped, tabulate_unstepped, code=()),
     Experiment("everyone", measure_everyone, tabulate_everyone, compare_epochs, code=()),
     Experiment("race", measure_race, tabulate_race, code=CHECKPOINTS),
     Experiment("globals", measure_globals, tabulate_globals, find_lost, code=()),
-    Experiment("partly", measure_partly, tabulate_partly, code=("paddle_mnist/nn/state_dict.py",)),
+    Experiment("partly", measure_partly, tabulate_partly, code=LOADING),
 )

@@ -1,6 +1,5 @@
 """Training a net further on new images: the accuracy on these, and on the old ones."""
 
-import argparse
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from markdown_tables import table
 from paddle_mnist.mnist.config import TrainConfig, continued_schedule, read_recipe
 from paddle_mnist.mnist.images import Images
 from reproduction import charts
+from reproduction.claims import Experiment, Report, Workspace
 
 OLD, NEW = "#0-4", "#5-9"
 SEEDS = 3
@@ -41,11 +41,10 @@ COLUMNS = {
 }
 
 
-def measure_forgetting(data: Images, args: argparse.Namespace) -> dict[str, Any]:
+def measure_forgetting(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return accuracies on the eval split's old and new digits after each of three trainings."""
-    epochs = 1 if args.quick else FORGETTING_EPOCHS
-    seeds, output = _seeds(args), Path(args.output, "forgetting")
-    reports = [_forget(data.path, output / str(seed), epochs, seed) for seed in seeds]
+    epochs, seeds = work.choose(FORGETTING_EPOCHS, 1), _seeds(work)
+    reports = [_forget(work.data.path, folder / str(seed), epochs, seed) for seed in seeds]
     accuracy = {name: _listed([report[name] for report in reports]) for name in FORGETTING}
     return {"epochs": epochs, "seeds": seeds, "accuracy": accuracy}
 
@@ -76,7 +75,7 @@ def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[s
     return accuracies
 
 
-def tabulate_forgetting(report: Mapping[str, Any]) -> str:
+def tabulate_forgetting(report: Report) -> str:
     rows = (
         (title, *(statistics.mean(report["accuracy"][name][half]) for half in ("old", "new")))
         for name, title in FORGETTING.items()
@@ -85,7 +84,7 @@ def tabulate_forgetting(report: Mapping[str, Any]) -> str:
     return table(columns, rows, f"Means of {len(report['seeds'])} seeds.")
 
 
-def draw_forgetting(report: Mapping[str, Any]) -> Any:
+def draw_forgetting(report: Report, data: Images) -> Any:
     accuracy = report["accuracy"]
     lost, kept = (statistics.mean(accuracy[name]["old"]) for name in ("new", "new_replayed"))
     forgotten = f"Training on new digits forgets the old ones ({lost:.1%})"
@@ -100,17 +99,17 @@ def draw_forgetting(report: Mapping[str, Any]) -> Any:
     )
 
 
-def measure_continued(data: Images, args: argparse.Namespace) -> dict[str, Any]:
+def measure_continued(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return accuracies after further training, with and without its schedule and softening."""
-    seeds, output = _seeds(args), Path(args.output, "continued")
-    reports = [_continue(data.path, output / str(seed), seed) for seed in seeds]
+    seeds = _seeds(work)
+    reports = [_continue(work.data.path, folder / str(seed), seed) for seed in seeds]
     return {"seeds": seeds, "accuracy": _listed(reports)}
 
 
 def _continue(data: str, output: Path, seed: int) -> dict[str, float]:
     """Return accuracies on eval splits: "500 default alone", ...; "old" and "all" before.
 
-    data: where all digits are. What is trained already is not trained again.
+    data: where all digits are.
     """
     from paddle_mnist import train_and_evaluate
 
@@ -151,7 +150,7 @@ def _continue(data: str, output: Path, seed: int) -> dict[str, float]:
     return accuracies
 
 
-def tabulate_continued(report: Mapping[str, Any]) -> str:
+def tabulate_continued(report: Report) -> str:
     means = {name: statistics.mean(values) for name, values in report["accuracy"].items()}
     rows = [
         (
@@ -173,10 +172,17 @@ def tabulate_continued(report: Mapping[str, Any]) -> str:
     return table(COLUMNS, rows, note)
 
 
-def _seeds(args: argparse.Namespace) -> list[int]:
-    return list(range(1, (args.seeds or SEEDS) + 1))
+def _seeds(work: Workspace) -> list[int]:
+    return list(range(1, (work.seeds or SEEDS) + 1))
 
 
 def _listed(reports: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     """Return the values of all seeds, by name."""
     return {name: [report[name] for report in reports] for name in reports[0]}
+
+
+CODE = ("paddle_mnist/mnist/incremental.py", "paddle_mnist/mnist/recipes/default.yaml")
+FORGOTTEN = Experiment(
+    "forgetting", measure_forgetting, tabulate_forgetting, draw=draw_forgetting, code=CODE
+)
+CONTINUED = Experiment("continued", measure_continued, tabulate_continued, code=CODE)

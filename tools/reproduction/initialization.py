@@ -1,27 +1,26 @@
 """Weights drawn from U(-1, 1), as in the tutorial's part three, and from other distributions."""
 
-import argparse
 import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
-from markdown_tables import table
+from markdown_tables import table, table_of_rows
 
 from paddle_mnist.mnist.images import Images
-from paddle_mnist.plots.figure import BLUE, GREEN, ORANGE, SKY, VERMILION
 from reproduction import charts
-from reproduction.claims import Experiment, Report
-from reproduction.workspace import Scale
+from reproduction.claims import Experiment, Report, Workspace
 
 STEPS, DRAWS = 300, 5
 EPOCHS = 3  # of the tutorial's part three: what its weights are given to recover
 VALID_IMAGES = 1_000  # that the trained nets are looked into with
 RATE, BATCH = 0.01, 32  # the tutorial's part three
+LAYERS, CHANNELS = ("conv1", "conv2", "fc"), 20  # of conv2
+SMOOTHED = 10  # steps, of the losses in the figure
 
 
 def initializers() -> dict[str, Any]:
@@ -38,19 +37,17 @@ def initializers() -> dict[str, Any]:
     }
 
 
-def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return, for each way to draw, the signals of the first step and what training makes of it.
 
-    signals: the root mean square of each layer's output, and of the gradient of each layer's
-    weights. gradients: the root mean squares of these at each step. Signals, losses, zeros and
-    gradients are those of the first draw; what `_look_into` gives has an element for each draw.
-    whole, of the tutorial's way alone: the same draws, after all of the tutorial's epochs.
+    What `_train_watched` gives is of the first draw; what `_look_into` gives has an element for
+    each draw. whole, of the tutorial's way alone: the same draws, after all of the tutorial's
+    epochs.
     """
     from paddle_mnist import MnistDataset
 
-    steps, draws, epochs = scale.choose((STEPS, DRAWS, EPOCHS), (10, 2, 1))
-    train = MnistDataset("train", data)
-    valid = MnistDataset("valid", data)
+    steps, draws, epochs = work.choose((STEPS, DRAWS, EPOCHS), (10, 2, 1))
+    train, valid = (MnistDataset(mode, work.data.path) for mode in ("train", "valid"))
 
     def left_of(initializer: Any, seed: int, steps: int) -> dict[str, Any]:
         model = build_net(initializer, seed)
@@ -110,29 +107,25 @@ def first_steps(model: Any, train: Any, steps: int) -> Iterator[Any]:
 
 
 def _train_watched(model: Any, train: Any, steps: int) -> dict[str, Any]:
-    """Train with Paddle's own layers, which a watch sees one by one; return what it sees."""
+    """Train with Paddle's own layers, which a watch sees one by one; return what it sees.
+
+    signals: the root mean square of each layer's first output, and of the first gradient of each
+    layer's weights. dies_at: the first step with more than 99% of zeros after the second ReLU.
+    """
     from paddle_mnist import watch
 
     model.fast_conv = 0
-    losses, values, gradients = [], [], []
+    losses, values, signals = [], [], {}
     with watch(model, on_finding=lambda finding: None) as watched:
         for loss in first_steps(model, train, steps):
             losses.append(round(loss.item(), 4))
             values.append(watched.values)
-            gradients.append(_gradients(model))
-    signals = {}
+            signals = signals or _gradients(model)
     for layer in LAYERS:
         mean, deviation = (values[0][f"watch/{layer}/{what}"] for what in ("mean", "std"))
         signals[f"{layer} output"] = (mean**2 + deviation**2) ** 0.5
-    return {
-        "losses": losses,
-        "signals": {**signals, **gradients[0]},
-        "gradients": _by_name(gradients),
-        "zeros": {
-            layer: [value[f"watch/{layer}/zeros"] for value in values]
-            for layer in ("relu1", "relu2")
-        },
-    }
+    zeros = (step for step, one in enumerate(values, 1) if one["watch/relu2/zeros"] > 0.99)
+    return {"losses": losses, "signals": signals, "dies_at": next(zeros, None)}
 
 
 def _look_into(model: Any, valid: Any) -> dict[str, Any]:
@@ -168,54 +161,26 @@ def _gradients(model: Any) -> dict[str, float]:
     return {f"{name} gradient": float((one**2).mean() ** 0.5) for name, one in gradients.items()}
 
 
-# ------------------------------------------------------------------ table, figures, picture
-
-LAYERS, CHANNELS = ("conv1", "conv2", "fc"), 20  # of conv2
-SMOOTHED = 10  # steps, of the losses in the figure
-
-
-def without_steps(report: Report) -> dict[str, Any]:
-    """Return the report without what it holds of each step."""
-    of_steps = ("losses", "gradients", "zeros")
-    return {
-        way: {name: value for name, value in one.items() if name not in of_steps}
-        for way, one in report.items()
-    }
-
-
 def tabulate(report: Report) -> str:
-    outputs = [f"{layer} output" for layer in LAYERS]
+    def output(layer: str) -> Any:
+        return lambda row, rows: row["signals"][f"{layer} output"]
+
+    def spread(figure: str, form: str) -> Any:
+        return lambda row, rows: _range(row[figure], form)
+
     columns = {
-        "initialization": "",
-        **dict.fromkeys(outputs, ".3g"),
-        f"active channels of conv2 (of {CHANNELS})": "",
-        "first loss": ".2f",
-        "last loss": ".2f",
-        "valid accuracy": "",
+        **{f"{layer} output": (".3g", output(layer)) for layer in LAYERS},
+        f"active channels of conv2 (of {CHANNELS})": ("", spread("awake", "d")),
+        "first loss": (".2f", lambda row, rows: row["losses"][0]),
+        "last loss": (".2f", lambda row, rows: statistics.fmean(row["losses"][-10:])),
+        "valid accuracy": ("", spread("valid_acc", ".1%")),
     }
-    rows = (
-        (
-            way,
-            *(one["signals"][name] for name in outputs),
-            _range(one["awake"], "d"),
-            one["losses"][0],
-            sum(one["losses"][-10:]) / len(one["losses"][-10:]),
-            _range(one["valid_acc"], ".1%"),
-        )
-        for way, one in report.items()
-    )
-    return table(columns, rows)
+    return table_of_rows("initialization", columns, report)
 
 
-def _range(values: Sequence[float], specification: str) -> str:
-    least, most = (f"{extreme(values):{specification}}" for extreme in (min, max))
+def _range(values: Sequence[float], form: str) -> str:
+    least, most = (f"{extreme(values):{form}}" for extreme in (min, max))
     return least if least == most else f"{least} to {most}"
-
-
-def _dies_at(one: Mapping[str, Any]) -> Optional[int]:
-    """Return the first step with more than 99% of zeros after the second ReLU."""
-    zeros = enumerate(one["zeros"]["relu2"], 1)
-    return next((step for step, share in zeros if share > 0.99), None)
 
 
 def find(report: Report) -> dict[str, Any]:
@@ -237,7 +202,7 @@ def find(report: Report) -> dict[str, Any]:
         "first_loss": first["losses"][0],
         "last_loss": first["losses"][-1],
         "chance": math.log(10),
-        "dies_at": _dies_at(first),
+        "dies_at": first["dies_at"],
         "outputs": [signals[f"{layer} output"] for layer in LAYERS],
         "times": [signals[name] / default["signals"][name] for name in gradients],
         "whole": whole,
@@ -249,88 +214,46 @@ def find(report: Report) -> dict[str, Any]:
     }
 
 
-def figure(report: Report, data: Images) -> Any:
-    """Draw the first draw's losses, zeros and signals, and the accuracy of every draw."""
+def draw(report: Report, data: Images) -> Any:
+    """Draw the losses of the first draws, each the mean with those of the steps before it."""
 
-    def lines(of: Callable[[Mapping[str, Any]], Sequence[float]]) -> dict[str, charts.Line]:
-        drawn = {}
-        for way, one in report.items():
-            values = of(one)
-            drawn[way] = charts.Line(range(1, len(values) + 1), values)
-        return drawn
+    def line(losses: Sequence[float]) -> tuple[Sequence[float], list[list[float]]]:
+        steps = range(1, len(losses) + 1)
+        return steps, [[statistics.fmean(losses[max(0, n - SMOOTHED) : n]) for n in steps]]
 
-    signals = {
-        way: charts.Line(LAYERS, [one["signals"][f"{layer} output"] for layer in LAYERS])
-        for way, one in report.items()
-    }
-    accuracies = {way: one["valid_acc"] for way, one in report.items()}
-    first = next(iter(report.values()))
-    at, draws = _dies_at(first), len(first["awake"])
-    finding = "How initializations train"
-    if at:
-        finding = f"U(-1, 1) kills the net within {at} steps; other initializations train"
-    return charts.panels(
-        finding,
-        [
-            charts.Curves(
-                f"loss of the first draw, mean of {SMOOTHED} steps",
-                "step",
-                "nats",
-                lines(lambda one: _smoothed(one["losses"])),
-                "log",
-            ),
-            charts.Curves(
-                "zeros after the second ReLU",
-                "step",
-                "share",
-                lines(lambda one: one["zeros"]["relu2"]),
-            ),
-            charts.Curves(
-                "outputs of the layers at step 1", "", "root mean square", signals, "log"
-            ),
-            charts.Seeds(
-                f"accuracy of {draws} draws after {len(first['losses'])} steps",
-                "valid accuracy",
-                accuracies,
-                "{:.0%}",
-                with_names=False,
-            ),
-        ],
-        (VERMILION, BLUE, GREEN, ORANGE, SKY, "black"),
-    )
+    title = "How initializations train"
+    if dies_at := next(iter(report.values()))["dies_at"]:
+        title = f"U(-1, 1) kills the net within {dies_at} steps; other initializations train"
+    lines = {way: line(one["losses"]) for way, one in report.items()}
+    return charts.curves(title, f"loss, mean of {SMOOTHED} steps", lines)
 
 
-def _smoothed(losses: Sequence[float]) -> list[float]:
-    """Return the mean of each loss and those before it, up to SMOOTHED."""
-    return [
-        statistics.fmean(losses[max(0, end - SMOOTHED) : end]) for end in range(1, len(losses) + 1)
-    ]
-
+CLAIM = Experiment("initialization", measure, tabulate, find, draw)
 
 # ------------------------------------------------------------------ the first steps, watched
 
 COLLAPSE = 20
 
 
-def measure_collapse(data: Images, args: argparse.Namespace) -> dict:
+def measure_collapse(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return the losses of the first steps, and the findings of a watch that looks at each."""
     from paddle import nn
 
     from paddle_mnist import MnistDataset, watch
 
-    model = build_net(nn.initializer.Uniform(), args.seed)
+    model = build_net(nn.initializer.Uniform(), work.seed)
     with watch(model, on_finding=lambda finding: None) as watched:
-        train = MnistDataset("train", data.path)
+        train = MnistDataset("train", work.data.path)
         losses = [loss.item() for loss in first_steps(model, train, COLLAPSE)]
     findings = [dataclasses.asdict(finding) for finding in watched.findings]
-    return {"seed": args.seed, "losses": losses, "findings": findings}
+    return {"losses": losses, "findings": findings}
 
 
-def tabulate_collapse(report: dict) -> str:
+def tabulate_collapse(report: Report) -> str:
     rows = ((f["step"], f["place"], f["message"]) for f in report["findings"])
     first, last = report["losses"][0], report["losses"][-1]
     note = f"The loss of step 1 is {first:.1f}, of step {len(report['losses'])} {last:.2f}."
     return table({"step": "d", "where": "", "what the watch says": ""}, rows, note)
 
 
-CLAIM = Experiment("initialization", measure, tabulate, find, figure, summarize=without_steps)
+COLLAPSED = Experiment("collapse", measure_collapse, tabulate_collapse)

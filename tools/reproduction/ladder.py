@@ -1,25 +1,21 @@
 """Claims about changes that improve exactly this net, and about the least training it needs."""
 
-import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from scipy import stats
 
 from reproduction.accuracy import FIRST_CLAIM, change
-from reproduction.claims import Claim, Report
+from reproduction.claims import Report
 from reproduction.comparison import Comparison, Row, scores
 from reproduction.significance import adjusted, compare, is_significant, not_significant
-from reproduction.workspace import Workspace
 
 AFFINE = "rotate=10,shift=2,scale=0.1,shear=5"
 SMALLER = "rotate=8,shift=1.5,scale=0.08,shear=4"
 LARGER = "rotate=13,shift=2.5,scale=0.13,shear=8"
 CHOSEN_BY = 3  # seeds
-RESULTS = Path(__file__).parents[2] / "docs/reproduction"
 
 
 def compare_with_affine(report: Report) -> dict[str, Any]:
@@ -90,20 +86,6 @@ def find_fewest(report: Report) -> dict[str, Any]:
         return {"fewest": None, "alike": []}
     fewer = names[: names.index(reached[0])]
     return {"fewest": reached[0], "alike": not_significant(accuracies, reached[0], fewer)}
-
-
-class Search(Claim):
-    """Rounds of trainings that are finished; their code is in the commit that the page names.
-
-    winner: the row of the fewest errors in the last round. errors, base: its mean errors there, and
-    those of the row `affine`. error_p, loss_p: the p-values of the difference, by errors and loss.
-    """
-
-    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
-        return json.loads((RESULTS / "page.json").read_text("utf-8"))[self.id]
-
-    def table(self, report: Report) -> str:
-        return (RESULTS / "candidates.md").read_text("utf-8").rstrip("\n")
 
 
 def _step(title: str, **options) -> Row:
@@ -180,5 +162,4 @@ FEWEST = Comparison(
     find=find_fewest,
     split="valid",
 )
-SEARCH = Search("candidates")
 CLAIMS = (LADDER, FINALISTS, BEST, LEADERS, HALF, FEWEST)

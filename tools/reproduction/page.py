@@ -4,10 +4,8 @@ The pages are written by hand. In their Markdown, comments that no reader sees h
 
 `<!-- reproduce claimed.both.mean:.2% -->98.47%<!-- end -->`
     a number: an expression over the claims' figures, with a format as in an f-string
-`<!-- reproduce table claimed -->`, `<!-- reproduce main figures -->`
-    a claim's table; the seeds and accuracies of all trainings
-`<!-- reproduce continued -->`, `<!-- reproduce forgetting -->`
-    the table of a measurement beside the claims
+`<!-- reproduce table claimed -->`, or on other pages `<!-- reproduce continued -->`
+    a table
 `<!-- holds claimed.both.high < 0.986 -->`
     what the sentence beside it says, as a predicate over the same figures
 """
@@ -24,19 +22,19 @@ from typing import Any, NamedTuple, Optional
 from markdown_tables import marked, replace_marked, translated_for
 
 from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Claim, Report
-from reproduction.into_docs import INTO_DOCS
-from reproduction.workspace import Results
+from reproduction.claims import Claim, Workspace
 
-# In English and in Chinese; the first pair is the page of the claims.
+# In English and in Chinese, if there is one; the first pair is the page of the claims.
 PAGES = (
     ("REPRODUCTION.md", "docs/zh/reproduction.md"),
     ("README.md", "README.zh-CN.md"),
     ("docs/en/train.md", "docs/zh/train.md"),
     ("docs/en/incremental.md", "docs/zh/incremental.md"),
+    ("docs/en/looking-inside.md", "docs/zh/looking-inside.md"),
+    ("docs/en/deployment.md", "docs/zh/deployment.md"),
+    ("docs/en/design-notes.md",),
 )
-STORED = "docs/reproduction/page.json"
-SIGNIFICANT_DIGITS = 6  # of a number in JSON
+SIGNIFICANT_DIGITS = 6  # of a number in an expression
 FILLED = r"reproduce [^\n]+?"  # the mark of a number or of a table
 PREDICATE = re.compile(r"<!-- holds (.+?) -->")
 MARK = re.compile(r"<!-- (?:reproduce|holds) .+? -->")
@@ -80,21 +78,16 @@ class Page(NamedTuple):
             return "not measured"
 
 
-def stored_page(claims: Sequence[Claim], root: Path) -> Page:
-    """Read what is stored below a root: neither MNIST nor a training is needed."""
-    stored = root / STORED
-    entries = json.loads(stored.read_text("utf-8")) if stored.exists() else {}
-    reports = {one.id: one.stored(stored.parent, entries.get(one.id, {})) for one in claims}
-    tables = {f"reproduce table {one.id}": one.table(reports[one.id]) for one in claims}
-    main = {one.id: rows for one in claims if (rows := one.main_figures(reports[one.id]))}
-    tables["reproduce main figures"] = f"```json\n{lines_of_json(main)}\n```"
-    for name, one in INTO_DOCS.items():
-        path = stored.with_name(f"{name}.json")
-        if one.is_stored and path.exists():
-            tables[f"reproduce {name}"] = one.tabulate(json.loads(path.read_text("utf-8")))
+def stored_page(claims: Sequence[Claim], work: Workspace) -> Page:
+    """Read what is stored: neither MNIST nor a training is needed."""
+    reports = {one.id: one.report(work) for one in claims}
+    tables = {}
+    for one in claims:
+        for mark in (f"reproduce table {one.id}", f"reproduce {one.id}"):
+            tables[mark] = one.table(reports[one.id])
     complete = (one for one in claims if one.is_complete(reports[one.id]))
     names = {one.id: one.findings(reports[one.id]) for one in complete}
-    names["versions"] = ", ".join(Results(stored.with_name("trainings.json")).versions())
+    names["versions"] = work.versions()
     return Page(tables, json.loads(json.dumps(rounded(names)), object_hook=Figures))
 
 
@@ -121,7 +114,7 @@ def problems(page: Page, root: Path) -> Iterator[str]:
             yield f"{place}: {predicate} {reason}"
     for place, _, _ in _found(root, HIDDEN):
         yield f"{place}: begins with a comment, so that Markdown takes the line for HTML"
-    for names in PAGES:
+    for names in (names for names in PAGES if len(names) > 1):
         one, other = (
             Counter(match[0] for _, match, path in _found(root, MARK) if path == root / name)
             for name in names
@@ -152,16 +145,6 @@ def headings(root: Path) -> dict[str, str]:
     """Return the questions of the English page, by anchor."""
     text = (root / PAGES[0][0]).read_text("utf-8")
     return dict(re.findall(r'^<a id="(\w+)"></a>\n\n### (.+)$', text, re.MULTILINE))
-
-
-def all_figures(claims: Sequence[Claim], reports: Mapping[str, Report]) -> str:
-    """Return the figures of all claims as JSON, with a line for each claim."""
-    return lines_of_json({one.id: one.figures(reports[one.id]) for one in claims}) + "\n"
-
-
-def lines_of_json(figures: Mapping[str, Any]) -> str:
-    lines = (f'"{claim}": {json.dumps(rounded(one))}' for claim, one in figures.items())
-    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def rounded(value: Any) -> Any:

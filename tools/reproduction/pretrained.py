@@ -1,6 +1,5 @@
 """The weights that come with the package."""
 
-import argparse
 import hashlib
 import io
 import json
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from paddle_mnist.mnist import pretrained
-from paddle_mnist.mnist.config import TrainConfig, read_recipe
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
-from reproduction.trainings import Training
+from reproduction.claims import Experiment, Report, Workspace
+from reproduction.trainings import FRUGAL, Training, train
 
 RECIPE = "best"
 # Few of MNIST's ones have the long upstroke of German handwriting: a net that has seen only MNIST
@@ -24,21 +23,16 @@ BATCH, FLAGGED_BATCH = 256, 64
 SHARE, PENALTY = 0.03, 1.0  # of the flagged ones' loss; of the squared distance from the start
 
 
-def measure(data: Images, args: argparse.Namespace) -> dict[str, Any]:
+def measure(work: Workspace, folder: Path) -> dict[str, Any]:
     """Train RECIPE, or resume it, teach it flagged ones; write and return the about.json.
 
     A training that the table of RECIPE made with this seed is used again.
     """
-    from paddle_mnist import train_and_evaluate
-
-    folder = Path(args.output) / Training(RECIPE, args.seed).folder
-    options = {"seed": args.seed, "data": data.path, "output": str(folder)}
-    quiet = {"visualdl": False, "figures": False}
-    config = TrainConfig.from_mapping({**read_recipe(RECIPE), **options, **quiet})
-    train_and_evaluate(config)
-    result = json.loads((folder / "result.json").read_text("utf-8"))
+    trained = work.output / Training(RECIPE, work.seed).folder
+    train(RECIPE, {**FRUGAL, "seed": work.seed, "data": work.data.path}, trained)
+    result = json.loads((trained / "result.json").read_text("utf-8"))
     kept = {name: result[name] for name in ("dataset", "steps", "paddle", "numpy", "package")}
-    return package(folder / "mnist.pdparams", data, args.seed, kept)
+    return package(trained / "mnist.pdparams", work.data, work.seed, kept)
 
 
 def package(trained: Path, data: Images, seed: int, of_training: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +94,11 @@ def learn_flagged_ones(model: Any, data: Images, seed: int) -> None:
         rate.step()
 
 
-def tabulate(about: dict[str, Any]) -> str:
+def tabulate(about: Report) -> str:
     return (
         f"accuracy on the eval split {about['eval_acc']:.2%}, loss {about['eval_loss']:.4f}; "
         f"SHA-256 {about['sha256'][:12]}..."
     )
+
+
+CLAIM = Experiment("pretrained", measure, tabulate, code=())

@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markdown_tables import table
+from markdown_tables import table, table_of_rows
 from scipy import ndimage
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
 from paddle_mnist.mnist.images import Images
 from reproduction import charts
-from reproduction.claims import Experiment, Report
-from reproduction.workspace import Scale
+from reproduction.claims import Experiment, Report, Workspace
 
 PRETRAINED = ("paddle_mnist/mnist/pretrained",)
 
@@ -21,11 +20,11 @@ PRETRAINED = ("paddle_mnist/mnist/pretrained",)
 SIZES = (100, 64, 96, 3000)
 
 
-def measure_averages(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_averages(work: Workspace, folder: Path) -> dict[str, Any]:
     """Average the pretrained net's accuracy on the eval split batch by batch, and count it."""
     from paddle_mnist import MNIST, MnistDataset, evaluate
 
-    evaluation = evaluate(MNIST(pretrained=True), MnistDataset("eval", data))
+    evaluation = evaluate(MNIST(pretrained=True), MnistDataset("eval", work.data))
     correct = evaluation.labels == evaluation.predictions
     means = {}
     for size in SIZES:
@@ -55,7 +54,7 @@ DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")
 
 
-def measure_calibration(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_calibration(work: Workspace, folder: Path) -> dict[str, Any]:
     """Measure the pretrained net on the eval split, before and after temperature scaling.
 
     The temperature divides the logits; it is the one of least loss on the valid split. Both come
@@ -66,7 +65,9 @@ def measure_calibration(data: str, output: Path, scale: Scale) -> dict[str, Any]
     from paddle_mnist import MNIST, MnistDataset, evaluate
 
     model = MNIST(pretrained=True)
-    valid, evaluation = (evaluate(model, MnistDataset(mode, data)) for mode in ("valid", "eval"))
+    valid, evaluation = (
+        evaluate(model, MnistDataset(mode, work.data)) for mode in ("valid", "eval")
+    )
     best = _temperature(valid.probabilities, valid.labels)
     ways = {}
     for name, temperature in (("as trained", 1.0), ("with a temperature", best)):
@@ -77,7 +78,7 @@ def measure_calibration(data: str, output: Path, scale: Scale) -> dict[str, Any]
             **_reliability(probabilities, evaluation.labels),
         }
     draw = np.random.default_rng(1)
-    count = scale.choose(DRAWS, 40)
+    count = work.choose(DRAWS, 40)
     confidence = evaluation.probabilities.max(axis=1)
     bins = _bins_of_equal_width(confidence)
     by_chance = [
@@ -151,15 +152,12 @@ def _error(bins: list[list[float]]) -> float:
 
 def tabulate_calibration(report: Report) -> str:
     columns = {
-        "": "",
-        "temperature": ".3f",
-        "loss": ".4f",
-        f"expected calibration error, {BINS} bins of equal width": ".3%",
-        "with bins of equal counts": ".3%",
+        "temperature": (".3f", "temperature"),
+        "loss": (".4f", "loss"),
+        f"expected calibration error, {BINS} bins of equal width": (".3%", "ece"),
+        "with bins of equal counts": (".3%", "ece_of_equal_numbers"),
     }
-    keys = ("temperature", "loss", "ece", "ece_of_equal_numbers")
-    rows = ((name, *(one[key] for key in keys)) for name, one in report["ways"].items())
-    return table(columns, rows)
+    return table_of_rows("", columns, report["ways"])
 
 
 def draw_calibration(report: Report, data: Images) -> Any:
@@ -185,11 +183,11 @@ CHANGES = {
 }
 
 
-def measure_robustness(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+def measure_robustness(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return the accuracy of the pretrained net on the eval split, changed in several ways."""
     from paddle_mnist import MNIST, MnistDataset, evaluate
 
-    model, dataset = MNIST(pretrained=True), MnistDataset("eval", data)
+    model, dataset = MNIST(pretrained=True), MnistDataset("eval", work.data)
     images, labels = dataset.batch(np.arange(len(dataset)))
     accuracies = {}
     for name, change in CHANGES.items():
@@ -239,16 +237,14 @@ def find_weak(report: Report) -> dict[str, Any]:
     }
 
 
-AVERAGES = Experiment(
-    "averages", measure_averages, tabulate_averages, largest_error, code=PRETRAINED
-)
-CALIBRATION = Experiment(
-    "calibration",
-    measure_calibration,
-    tabulate_calibration,
-    draw=draw_calibration,
-    code=PRETRAINED,
-)
-ROBUSTNESS = Experiment(
-    "robustness", measure_robustness, tabulate_robustness, find_weak, code=PRETRAINED
+CLAIMS = (
+    Experiment("averages", measure_averages, tabulate_averages, largest_error, code=PRETRAINED),
+    Experiment(
+        "calibration",
+        measure_calibration,
+        tabulate_calibration,
+        draw=draw_calibration,
+        code=PRETRAINED,
+    ),
+    Experiment("robustness", measure_robustness, tabulate_robustness, find_weak, code=PRETRAINED),
 )

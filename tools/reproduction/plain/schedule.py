@@ -14,7 +14,7 @@ from paddle_mnist import MNIST, BatchLoader, MnistDataset
 
 data, steps = sys.argv[1], int(sys.argv[2])
 rates = {}
-for way in ("never, as in the document", "after each batch"):
+for way in ("never", "each"):
     model, schedule = MNIST(), paddle.optimizer.lr.PolynomialDecay(0.01, steps, 0.001)
     optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
     loader = BatchLoader(MnistDataset("train", data), 2, shuffle=False)
@@ -22,7 +22,7 @@ for way in ("never, as in the document", "after each batch"):
         cross_entropy(model(images), labels).backward()
         optimizer.step()
         optimizer.clear_grad()
-        if way == "after each batch":
+        if way == "each":
             schedule.step()
     rates[way] = optimizer.get_lr()
 print(json.dumps(rates))
