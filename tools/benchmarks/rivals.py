@@ -34,29 +34,34 @@ def batch(number: int, count: int, size: int = BATCH) -> slice:
     return slice(start, start + size)
 
 
-def paddle_step(
-    source: str, threads: int = 0, own_step: bool = False, batch_size: int = BATCH
-) -> Step:
-    """Train in a bare loop on arrays.
+def paddle_step(source: str, threads: int = 0, own_step: bool = False, size: int = BATCH) -> Step:
+    """Return a step of the net on MNIST. threads: of the compiled net, 0 for Paddle's layers."""
+    import paddle
 
-    threads: of the compiled net, 0 for Paddle's own layers. own_step: take the step of
-    `Trainer`, not the tutorial's.
+    from paddle_mnist import MNIST
+
+    paddle.seed(1)
+    return step_of_paddle(MNIST(fast_conv=threads), *arrays(source), size, own_step)
+
+
+def step_of_paddle(
+    model: Any, images: np.ndarray, labels: np.ndarray, size: int = BATCH, own_step: bool = False
+) -> Step:
+    """Return a step of a bare loop with Momentum on arrays.
+
+    own_step: compute the loss as `Trainer` does, not as the tutorial.
     """
     import paddle
     from paddle.nn import functional as F
 
-    from paddle_mnist import MNIST
     from paddle_mnist.nn.losses import CrossEntropy
     from paddle_mnist.training.steps import SupervisedStep
 
-    paddle.seed(1)
-    images, labels = arrays(source)
-    model = MNIST(fast_conv=threads)
     compute = SupervisedStep(CrossEntropy())
     optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
 
     def step(number: int) -> None:
-        chosen = batch(number, len(images), batch_size)
+        chosen = batch(number, len(images), size)
         inputs, targets = paddle.to_tensor(images[chosen]), paddle.to_tensor(labels[chosen])
         if own_step:
             loss = compute(model, (inputs, targets))["loss"]
@@ -104,25 +109,35 @@ def torch_logits(weights: Any, threads: int, relu_first: bool = True) -> Callabl
 
 
 def torch_step(source: str, threads: int, channels_last: bool, is_compiled: bool = False) -> Step:
+    """Return a step of the net on MNIST in PyTorch."""
     import torch
-    from torch.nn import functional as F
 
     torch.set_num_threads(threads)
-    images, labels = map(torch.from_numpy, arrays(source))
+    images, labels = arrays(source)
     model = torch_net(relu_first=False)
-    if channels_last:
-        model = model.to(memory_format=torch.channels_last)
-        images = images.to(memory_format=torch.channels_last)
     if is_compiled:
         if not shutil.which("g++"):
             raise ModuleNotFoundError("torch.compile compiles with g++")
         model = torch.compile(model)
+    return step_of_torch(model, images, labels[:, 0], BATCH, channels_last)
+
+
+def step_of_torch(
+    model: Any, images: np.ndarray, labels: np.ndarray, size: int, channels_last: bool = True
+) -> Step:
+    """Return a step of a bare loop with Momentum on arrays."""
+    import torch
+    from torch.nn import functional as F
+
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    model = model.to(memory_format=form)
+    inputs, targets = torch.from_numpy(images).to(memory_format=form), torch.from_numpy(labels)
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
 
     def step(number: int) -> None:
-        chosen = batch(number, len(images))
+        chosen = batch(number, len(inputs), size)
         optimizer.zero_grad()
-        F.cross_entropy(model(images[chosen]), labels[chosen, 0]).backward()
+        F.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
         optimizer.step()
 
     return step

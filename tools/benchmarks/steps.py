@@ -6,12 +6,10 @@ What makes a step runs in the process that times it; steps of a table take turns
 import contextlib
 import random
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -20,9 +18,10 @@ from benchmarks.rivals import (
     CORES,
     Step,
     arrays,
-    batch,
     jax_step,
     paddle_step,
+    step_of_paddle,
+    step_of_torch,
     torch_step,
 )
 from benchmarks.timing import (
@@ -34,7 +33,6 @@ from benchmarks.timing import (
     timed_training,
 )
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
-from paddle_mnist.nn.chunks import chunks_of
 
 # ------------------------------------------------------------------ frameworks
 
@@ -89,45 +87,6 @@ def _rate(make: Callable[[str], Step], source: str, seconds: float) -> float:
     return median_rate(make(source), BATCH, seconds)
 
 
-def _limits(session: Session) -> dict[str, Any]:
-    """Return GFLOP/s of large float32 matrices on all cores, and multiplications of an image."""
-    from threadpoolctl import threadpool_limits
-
-    size = 1024
-    draw = np.random.default_rng(1)
-    pairs = [draw.random((2, size, size), dtype=np.float32) for _ in range(CORES)]
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CORES) as pool:
-
-        def multiply() -> None:
-            list(pool.map(lambda pair: [pair[0] @ pair[1] for _ in range(4)], pairs))
-
-        seconds = statistics.median(seconds_of(multiply) for _ in range(9))
-    products = {kind: _products(session.source, kind == "trained") for kind in ("new", "trained")}
-    return {"gflops": 4 * CORES * 2 * size**3 / seconds / 1e9, "products": products}
-
-
-def _products(source: str, trained: bool) -> dict[str, float]:
-    """Count the multiplications of an image's step: all, and those without a zero in them.
-
-    A gradient is 0 where ReLU or the pooling lets none pass, at three of four places and more.
-    """
-    import paddle
-
-    from paddle_mnist import MNIST
-
-    images = paddle.to_tensor(arrays(source)[0][:1000])
-    model = MNIST(pretrained=trained, fast_conv="off")
-    first = model.max_pool1(model.relu1(model.conv1(images)))
-    second = model.max_pool2(model.relu2(model.conv2(first)))
-    active = [float((each != 0).sum()) / len(images) for each in (images, first, second)]
-    dense = sparse = 3 * 980 * 10  # of the linear layer, forward and back
-    # Of each block: input channels, side, and whether its inputs need gradients.
-    for number, (channels, side, gradients) in enumerate(((1, 28, 1), (20, 14, 2))):
-        dense += side**2 * 20 * 25 * channels * (1 + gradients)
-        sparse += active[number] * 25 * 20 + active[number + 1] * 25 * channels * gradients
-    return {"dense": dense, "sparse": sparse}
-
-
 def _rows_of_frameworks(report: Report) -> Rows:
     rows = report.medians
     best = max((row["rate"] for kind, row in rows.items() if row and "PyTorch" in kind), default=0)
@@ -137,32 +96,6 @@ def _rows_of_frameworks(report: Report) -> Rows:
             row["spread"] = f"{row['rate']:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
             row["times best"] = row["rate"] / best if best else None
     return rows
-
-
-def _note_on_frameworks(report: Report) -> str:
-    """Say how much a step multiplies, and what share of the possible that is."""
-    products, gflops = report.facts["products"], report.facts["gflops"]
-    limits = {kind: gflops * 1e9 / 2 / products["trained"][kind] for kind in ("dense", "sparse")}
-    counts = ", ".join(
-        f"{products[kind]['sparse'] / 1e6:.2f} million in a {kind} net" for kind in products
-    )
-    rates = {kind: row["rate"] for kind, row in report.medians.items() if row}
-    shares = ", ".join(
-        f"{name} {rates[kind] / limits['dense']:.0%}"
-        for kind, name in {PADDLE_ALL: "Paddle", TORCH: "PyTorch", STEP: "this package"}.items()
-        if kind in rates
-    )
-    return (
-        f"Batches of {BATCH}, Momentum, the same arrays; medians of {report.rounds} rounds in "
-        "which all take turns (least to most).\n\nThe limits: training on one image takes "
-        f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} "
-        "involve no zero. Products of large matrices run at "
-        f"{gflops:.0f} GFLOP/s here, on all cores. At that speed the "
-        f"limit is {limits['dense']:,.0f} images a second if everything is multiplied, and "
-        f"{limits['sparse']:,.0f} if multiplications by zero are skipped. "
-        f"Shares of the first limit: {shares}; of the second: this package "
-        f"{rates[STEP] / limits['sparse']:.0%}."
-    )
 
 
 # ------------------------------------------------------------------ parts of a step
@@ -201,7 +134,6 @@ def _rows_of_parts(report: Report) -> Rows:
 
 BATCHES = (64, 256)
 THREADS = [number for number in (1, 2, 4, 8, 16) if number <= CORES]
-PREDICTED = (8, 16)  # cores
 
 
 def _title(size: int, threads: int) -> str:
@@ -209,36 +141,14 @@ def _title(size: int, threads: int) -> str:
 
 
 def _threads(session: Session) -> Mapping[str, Turn]:
+    def turn(step: Step) -> Figures:
+        return {"step": [1e6 * seconds_of(step, number) for number in range(60)]}
+
     return {
-        _title(size, threads): partial(
-            _time_threads, paddle_step(session.source, threads, own_step=True, batch_size=size)
-        )
+        _title(size, threads): partial(turn, paddle_step(session.source, threads, True, size))
         for size in BATCHES
         for threads in THREADS
     }
-
-
-def _time_threads(step: Step) -> Figures:
-    """Return the microseconds of each of some steps, and of these what the threads do not share."""
-    from paddle_mnist.nn import compiled_net
-
-    map_chunks, shared = compiled_net.map_chunks, 0.0
-
-    def timed(*args: Any) -> Any:
-        nonlocal shared
-        began = time.perf_counter()
-        results = map_chunks(*args)
-        shared += time.perf_counter() - began
-        return results
-
-    figures: dict[str, list[float]] = {"step": [], "serial": []}
-    with patch.object(compiled_net, "map_chunks", timed):
-        for number in range(60):
-            shared = 0.0
-            seconds = seconds_of(step, number)
-            figures["step"].append(1e6 * seconds)
-            figures["serial"].append(1e6 * (seconds - shared))
-    return figures
 
 
 def _rows_of_threads(report: Report) -> Rows:
@@ -246,35 +156,8 @@ def _rows_of_threads(report: Report) -> Rows:
     for size in BATCHES:
         for threads in THREADS:
             row = rows[_title(size, threads)]
-            row["share"] = row["serial"] / row["step"]
             row["times"] = rows[_title(size, 1)]["step"] / row["step"]
     return rows
-
-
-def _predicted(report: Report, size: int, cores: int) -> float:
-    """Return how many times as fast as one core so many would be: Amdahl's law, in whole chunks."""
-    one = report.medians[_title(size, 1)]
-    chunks = len(chunks_of(size))
-    rounds = -(-chunks // cores)
-    return one["step"] / (one["serial"] + (one["step"] - one["serial"]) * rounds / chunks)
-
-
-def _note_on_threads(report: Report) -> str:
-    small, large = (
-        " and ".join(f"{_predicted(report, size, cores):.1f}" for cores in PREDICTED)
-        for size in BATCHES
-    )
-    cores = " and ".join(map(str, PREDICTED))
-    return (
-        f"Steps with Momentum on arrays in memory, medians of {report.rounds} rounds in turns. "
-        "Threads share the compiled loops, chunk by chunk; Python, Paddle's tensors, the sum over "
-        "the chunks and the optimizer run one at a time.\n\n"
-        f"A prediction, not a measurement: by Amdahl's law, from the rows of one thread, {cores} "
-        f"cores train {small} times as fast as one with batches of {BATCHES[0]}, which have "
-        f"{len(chunks_of(BATCHES[0]))} chunks, and {large} times with batches of {BATCHES[1]}, "
-        f"which have {len(chunks_of(BATCHES[1]))}. The law leaves out that cores share caches, "
-        "memory and power, and that threads wait for one another."
-    )
 
 
 # ------------------------------------------------------------------ other nets
@@ -316,15 +199,7 @@ def _paddle_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray, kin
     layers.append(nn.Flatten())
     features = nn.Sequential(*layers)(paddle.to_tensor(images[:1])).shape[1]
     model = ConvBlocks(*layers, nn.Linear(features, 10), fast_conv=kind)
-    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
-    inputs, targets = paddle.to_tensor(images), paddle.to_tensor(labels)
-
-    def step(number: int) -> None:
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-        optimizer.clear_grad()
-
-    return step
+    return step_of_paddle(model, images, labels, SIZE)
 
 
 def _torch_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray) -> Step:
@@ -339,17 +214,7 @@ def _torch_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray) -> S
         layers += [conv, nn.MaxPool2d(2), nn.ReLU()]  # quicker than the other way round
     layers.append(nn.Flatten())
     features = nn.Sequential(*layers)(torch.from_numpy(images[:1])).shape[1]
-    model = nn.Sequential(*layers, nn.Linear(features, 10)).to(memory_format=torch.channels_last)
-    inputs = torch.from_numpy(images).to(memory_format=torch.channels_last)
-    targets = torch.from_numpy(labels)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-
-    def step(number: int) -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-
-    return step
+    return step_of_torch(nn.Sequential(*layers, nn.Linear(features, 10)), images, labels, SIZE)
 
 
 # ------------------------------------------------------------------ sparse gradients
@@ -409,24 +274,14 @@ def _watches(session: Session) -> Mapping[str, Turn]:
 
     Two trainings side by side may differ by 4% without any watch.
     """
-    import paddle
-    from paddle.nn.functional import cross_entropy
-
     from paddle_mnist import MNIST, watch
 
-    images, labels = map(paddle.to_tensor, arrays(session.source))
     model = MNIST()
-    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
-
-    def step(number: int) -> None:
-        chosen = batch(number, len(images), SIZE)
-        cross_entropy(model(images[chosen]), labels[chosen]).backward()
-        optimizer.step()
-        optimizer.clear_grad()
+    step = step_of_paddle(model, *arrays(session.source), SIZE)
 
     def block(kind: str) -> list[float]:
         every = WATCHED[kind]
-        watched = watch(model, every=every, on_finding=print_nothing) if every else None
+        watched = watch(model, every=every, on_finding=lambda finding: None) if every else None
         if watched and kind == REMOVED:
             watched.remove()
         step(0)  # finds what another kind has left in the caches
@@ -443,10 +298,6 @@ def _watches(session: Session) -> Mapping[str, Turn]:
         return seconds
 
     return {"steps": turn}
-
-
-def print_nothing(finding: Any) -> None:
-    """Leave the findings of a watch alone."""
 
 
 def _rows_of_watches(report: Report) -> Rows:
@@ -528,8 +379,10 @@ BENCHMARKS = {
             "times PyTorch's best": (".2f", "times best"),
         },
         rows=_rows_of_frameworks,
-        note=_note_on_frameworks,
-        facts=_limits,
+        note=lambda report: (
+            f"Batches of {BATCH}, Momentum, the same arrays; medians of {report.rounds} rounds in "
+            "which all take turns (least to most)."
+        ),
         quick=(PADDLE, STEP, STEP_1, TORCH_1),
     ),
     "operators": Benchmark(
@@ -546,18 +399,20 @@ BENCHMARKS = {
         ),
     ),
     "threads": Benchmark(
-        "How a step gains from threads: what of it they share, and what runs one at a time.",
+        "How a step gains from threads.",
         code=("paddle_mnist/mnist/model.py", "paddle_mnist/nn", "paddle_mnist/training/steps.py"),
         kinds=_threads,
         head="batches and threads",
         columns={
             "microseconds a step": (",.0f", "step"),
-            "serial part": (",.0f", "serial"),
-            "share": (".1%", "share"),
             "times one thread": (".2f", "times"),
         },
         rows=_rows_of_threads,
-        note=_note_on_threads,
+        note=lambda report: (
+            f"Steps with Momentum on arrays in memory, medians of {report.rounds} rounds in turns. "
+            "Threads share the compiled loops, chunk by chunk; Python, Paddle's tensors, the sum "
+            "over the chunks and the optimizer run one at a time."
+        ),
         warm_up=1,
     ),
     "conv-blocks": Benchmark(

@@ -1,36 +1,49 @@
-"""Answers of the command `infer` to pictures drawn by code: digits read, and others refused.
+"""Readings of pictures drawn by code, as `infer` reads them: digits read, and others refused.
 
 The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
 developed; what is no digit is of fonts, shapes, textures and layouts that the detector has not
 seen. The pictures stay in `work/output/pictures`; `--json` lists those that were read wrongly.
 """
 
-import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from benchmarks.turns import Benchmark, Session, Turn
-from markdown_tables import table as markdown_table
-from measuring.children import TOOLS, run_from_small_process
+from markdown_tables import table_of_rows
 from PIL import Image
 
-INFER = TOOLS / "infer.py"
 FOLDER = Path("work/output/pictures")
 COUNT = 200  # pictures of a kind
 PAGES = 16
 ROWS = ([5], [6], [8], [1, 1, 1], [4, 4], [3, 3, 3], [8] * 8, [10] * 10)
-SOME_FAILED = 8  # the command's exit code
 AS_THEY_ARE = "MNIST's eval images as they are"
 NO_DIGIT = "probably not one digit"
 
 Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
+
+
+def _read(pictures: Named, folder: Path, many: bool = False) -> Iterator[tuple[str, str, Any]]:
+    """Save pictures, and yield the name, the truth and the `Reading` of each."""
+    from paddle_mnist.mnist.pictures import read_pictures
+    from paddle_mnist.mnist.predictor import DigitPredictor
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    truths = {}
+    for number, (truth, picture) in enumerate(pictures):
+        path = folder / f"{number:05}-{truth}.png"
+        picture.save(path)
+        truths[str(path)] = truth
+    for reading in read_pictures(DigitPredictor("pretrained"), truths, many):
+        yield Path(reading.file).stem, truths[reading.file], reading
+
+
+# ------------------------------------------------------------------ digits, and what is none
 
 
 def measure(source: str) -> dict:
@@ -89,21 +102,10 @@ def _non_digits(kind: str, count: int) -> Named:
 
 def _counted(name: str, pictures: Named, many: bool = False) -> dict:
     """Return how often each truth was read as what, and where that was a mistake."""
-    folder = FOLDER.absolute() / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for number, (truth, picture) in enumerate(pictures):
-        picture.save(folder / f"{number:05}-{truth}.png")
-    command = [sys.executable, INFER, folder, "--json", *["--many"] * many]
-    done = run_from_small_process(command)
-    if done.code not in (0, SOME_FAILED):
-        raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
     outcomes, mistakes = Counter(), []
-    for row in json.loads(done.printed):
-        stem = Path(row["file"]).stem
-        truth = stem.split("-", 1)[1]
-        text = row.get("text") if many else row["digit"]
-        answer = row["error"] or "" if text is None else str(text)
+    for stem, truth, reading in _read(pictures, FOLDER / name, many):
+        text = reading.text if many else reading.digit
+        answer = reading.error or "" if text is None else str(text)
         outcomes[truth, answer] += 1
         if answer != truth and (truth.isdigit() or answer.isdigit()):
             mistakes.append([stem, answer])
@@ -113,26 +115,17 @@ def _counted(name: str, pictures: Named, many: bool = False) -> dict:
     }
 
 
-# ------------------------------------------------------------------ tables
-
-
-class Shares(NamedTuple):
-    """Shares of the pictures. no_digit: refused as no digit, a part of the refused."""
-
-    right: float
-    refused: float
-    wrong: float
-    no_digit: float
-
-
-def _shares(counted: dict) -> Shares:
-    counts = dict.fromkeys(Shares._fields, 0)
+def _shares(counted: dict) -> dict[str, float]:
+    """Return shares of the pictures. no_digit: refused as no digit, a part of the refused."""
+    counts = Counter()
     for truth, answer, number in counted["outcomes"]:
         kind = "right" if answer == truth else "wrong" if answer.isdigit() else "refused"
+        is_no_digit = answer.startswith(NO_DIGIT)
         counts[kind] += number
-        counts["no_digit"] += number * answer.startswith(NO_DIGIT)
-    total = _total(counted)
-    return Shares(*(count / total for count in counts.values()))
+        counts["no_digit"] += number * is_no_digit
+        counts["otherwise"] += number * (kind == "refused" and not is_no_digit)
+    names = ("right", "refused", "wrong", "no_digit", "otherwise")
+    return {name: counts[name] / _total(counted) for name in names}
 
 
 def _total(counted: dict) -> int:
@@ -140,21 +133,29 @@ def _total(counted: dict) -> int:
 
 
 def table(report: dict) -> str:
-    return "\n\n".join([_paper_table(report), _non_digit_table(report), *_by_name(report)])
-
-
-def _paper_table(report: dict) -> str:
-    kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
-    rows = [(kind, *_shares(counted)) for kind, counted in kinds.items()]
-    images = _total(report["mnist"])
+    of_digits = {"right": "right", "refused": "refused", "wrong": "wrong", "no digit": "no_digit"}
+    of_others = {
+        "caught": "refused",
+        "as no digit": "no_digit",
+        "otherwise": "otherwise",
+        "read as a digit": "wrong",
+    }
     note = (
-        f"{report['count']} pictures of each kind, and {images:,} files of MNIST's own images. *No "
-        "digit* is the part of *refused* that is refused as probably not one digit; of all of "
-        f"MNIST's eval images these are {report['false_alarms']:.2%}. "
+        f"{report['count']} pictures of each kind, and {_total(report['mnist']):,} files of "
+        "MNIST's own images. *No digit* is the part of *refused* that is refused as probably not "
+        f"one digit; of all of MNIST's eval images these are {report['false_alarms']:.2%}. "
     )
-    note += _pages_note(report["pages"])
-    headers = "right", "refused", "wrong", "no digit"
-    return markdown_table({"digits": "", **dict.fromkeys(headers, ".1%")}, rows, note)
+    kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
+    tables = (
+        _table("digits", of_digits, kinds, note + _pages_note(report["pages"])),
+        _table("no digit", of_others, report["non_digits"]),
+    )
+    return "\n\n".join([*tables, *_by_name(report)])
+
+
+def _table(head: str, columns: dict[str, str], kinds: dict[str, dict], note: str = "") -> str:
+    shares = {kind: _shares(counted) for kind, counted in kinds.items()}
+    return table_of_rows(head, {name: (".1%", key) for name, key in columns.items()}, shares, note)
 
 
 def _pages_note(pages: dict) -> str:
@@ -170,16 +171,6 @@ def _pages_note(pages: dict) -> str:
         f"digits; of all their {digits:,} digits {right / digits:.1%} are on such pages and read "
         "correctly."
     )
-
-
-def _non_digit_table(report: dict) -> str:
-    headers = "caught", "as no digit", "otherwise", "read as a digit"
-    rows = []
-    for kind, counted in report["non_digits"].items():
-        shares = _shares(counted)
-        otherwise = shares.refused - shares.no_digit
-        rows.append((kind, shares.refused, shares.no_digit, otherwise, shares.wrong))
-    return markdown_table({"no digit": "", **dict.fromkeys(headers, ".1%")}, rows)
 
 
 def _by_name(report: dict) -> Iterator[str]:
@@ -236,48 +227,40 @@ def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(one[n] < other[n + 2] and other[n] < one[n + 2] for n in (0, 1))
 
 
-def _count_sheets(split, count: int, tilt: float, folder: Path) -> dict[str, int]:
+def _count_sheets(split: Any, count: int, tilt: float, folder: Path) -> dict[str, int]:
     """Count what is read of single digits on so many sheets."""
     from detector.photographs import on_a_desk
-    from paddle_mnist.mnist.pictures import read_pictures
-    from paddle_mnist.mnist.predictor import DigitPredictor
 
-    truths = {}
-    for number in range(count):
-        index = (number * 61 + 17) % len(split.labels)
-        picture = on_a_desk(
-            np.asarray(split.images[index]), np.random.RandomState(50_000 + number), tilt
-        )
-        file = str(folder / f"{tilt}-{number:03}.png")
-        picture.save(file)
-        truths[file] = int(split.labels[index])
-    readings = list(read_pictures(DigitPredictor("pretrained"), truths))
-    return {
-        "digits": count,
-        "right": sum(reading.digit == truths[reading.file] for reading in readings),
-        "refused": sum(bool(reading.error) for reading in readings),
-        "missing": 0,
-    }
+    def sheets() -> Named:
+        for number in range(count):
+            index = (number * 61 + 17) % len(split.labels)
+            image, random = np.asarray(split.images[index]), np.random.RandomState(50_000 + number)
+            yield str(split.labels[index]), on_a_desk(image, random, tilt)
+
+    right = refused = 0
+    for _, truth, reading in _read(sheets(), folder / f"sheets-{tilt}"):
+        right += str(reading.digit) == truth
+        refused += bool(reading.error)
+    return {"digits": count, "right": right, "refused": refused, "missing": 0}
 
 
-def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
+def _count_pages(split: Any, count: int, folder: Path) -> dict[str, int]:
     """Count what is read of so many pages."""
     from detector.photographs import hard_page
-    from paddle_mnist.mnist.pictures import read_pictures
-    from paddle_mnist.mnist.predictor import DigitPredictor
 
-    pages = {}
-    for number in range(count):
-        random = np.random.RandomState(90_000 + number)
-        rows = random.randint(2, 8, random.randint(2, 8))
-        indices = random.randint(0, len(split.labels), sum(rows))
-        picture, boxes = hard_page(np.asarray(split.images[indices]), rows, random)
-        file = str(folder / f"page-{number:02}.png")
-        picture.save(file)
-        pages[file] = "".join(map(str, split.labels[indices])), boxes
+    boxes_of: list[list] = []
+
+    def pages() -> Named:
+        for number in range(count):
+            random = np.random.RandomState(90_000 + number)
+            rows = random.randint(2, 8, random.randint(2, 8))
+            indices = random.randint(0, len(split.labels), sum(rows))
+            picture, boxes = hard_page(np.asarray(split.images[indices]), rows, random)
+            boxes_of.append(boxes)
+            yield "".join(map(str, split.labels[indices])), picture
+
     counts: Counter = Counter()
-    for reading in read_pictures(DigitPredictor("pretrained"), pages, many=True):
-        truth, boxes = pages[reading.file]
+    for number, (_, truth, reading) in enumerate(_read(pages(), folder / "pages", many=True)):
         found = [
             (each.box.left, each.box.top, each.box.right, each.box.bottom)
             for each in reading.digits or ()
@@ -285,7 +268,9 @@ def _count_pages(split, count: int, folder: Path) -> dict[str, int]:
         counts["digits"] += len(truth)
         counts["right"] += _in_order(truth, reading.text)
         counts["refused"] += reading.text.count("?")
-        counts["missing"] += sum(not any(_meet(box, other) for other in found) for box in boxes)
+        counts["missing"] += sum(
+            not any(_meet(box, other) for other in found) for box in boxes_of[number]
+        )
     return counts
 
 
