@@ -61,7 +61,7 @@ def _benchmark(argv: Sequence[str]) -> int:
         return _run_each(argv)
     if args.what == "stale":
         return _list_stale(args.docs or [ROOT / "docs/en"])
-    # What libraries print, those in C++ too, is no part of a table.
+    # The output of libraries, those in C++ too, does not belong to a table.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with out, tempfile.TemporaryDirectory() as folder:

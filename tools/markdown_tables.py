@@ -110,7 +110,7 @@ def glossary_of(page: Path) -> Mapping[str, str]:
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text between marks is no table, but a block of code."""
+    """Return whether a text between marks is a block of code instead of a table."""
     return text.startswith("```")
 
 

@@ -11,7 +11,7 @@ continued       train further on 500, 3,000 and 20,000 new images, with the sche
                 training and with the recipe's, with and without softening the net
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
-detector        train what tells that a picture is probably not one digit, compare it with others,
+detector        train the net that detects pictures of no single digit, compare it with others,
                 and put it into the package; to be made again after `pretrained`
 pretrained      train the weights that come with the package, and put them there
 figures         train the recipe `default`, and draw the figures of the READMEs
@@ -143,9 +143,9 @@ def parser() -> Parser:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once [1]")
     parser.add_argument("--quick", action="store_true", help="a quick run: little data, one epoch")
     parser.add_argument(
-        "--anew",
+        "--fresh",
         action="store_true",
-        help="use no stored results; write all to OUTPUT/anew, and resume from there",
+        help="use no stored results; write all to OUTPUT/fresh, and resume from there",
     )
     parser.add_argument(
         "--page-only",
@@ -175,8 +175,8 @@ def main(argv: Sequence[str]) -> int:
     if args.page_only or args.check:
         return check()
     data, output, root = open_images(args, chosen), Path(args.output).absolute(), ROOT
-    if args.quick or args.anew:  # with copies of the pages, in the repository's layout
-        output = root = output / ("quick" if args.quick else "anew")
+    if args.quick or args.fresh:  # with copies of the pages, in the repository's layout
+        output = root = output / ("quick" if args.quick else "fresh")
         for name in (*PAGES[0], GLOSSARY):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, root / name)

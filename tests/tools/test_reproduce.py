@@ -1,5 +1,6 @@
 """`tools/reproduce.py`: the pages say what was measured, and a measurement runs in small."""
 
+import json
 import re
 import shutil
 
@@ -77,6 +78,17 @@ def test_reproduce_refuses_what_it_cannot_measure(tool):
         ("--data digits", 3, "expected MNIST"),
     ):
         assert message in tool("reproduce", *arguments.split(), expect=code).stderr
+
+
+def test_experiment_is_stored_with_its_commit_and_measured_again_when_named(tool, tmp_path):
+    command = ("reproduce", "--quick", "--data", "digits", "--only", "collapse")
+    stored = tmp_path / "work/output/reproduce/quick/docs/reproduction/collapse.json"
+    table = tool(*command).stdout
+    first = stored.read_bytes()
+    assert table.startswith("| step | where |") and "The loss of step 1 is" in table
+    assert {"commit", "date", "cpu"} <= json.loads(first)["measured"].keys()
+    stored.write_text(json.dumps({"report": {"losses": [0], "findings": []}}))
+    assert tool(*command).stdout == table and stored.read_bytes() == first
 
 
 @pytest.mark.release

@@ -270,7 +270,7 @@ WATCHED = {OFF: None, REMOVED: 1, SOMETIMES: 100, ALWAYS: 1}
 
 
 def _watches(session: Session) -> Mapping[str, Turn]:
-    """Return one turn: blocks of steps of one net, watched in one way or another, by lot.
+    """Return one turn: blocks of steps of one net, watched in one way or another, in random order.
 
     Two trainings side by side may differ by 4% without any watch.
     """

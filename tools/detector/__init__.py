@@ -1,1 +1,1 @@
-"""The detector of what is no digit: pictures drawn by code, its training, what it catches."""
+"""The detector of non-digits: pictures drawn by code, its training, what it catches."""

@@ -1,4 +1,4 @@
-"""A sheet of paper, a pen and a camera; what they are like is drawn by lot."""
+"""A sheet of paper, a pen and a camera; their properties are drawn at random."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Page = np.ndarray  # float [H, W, 3], 0 to 1
 
 @dataclass
 class Lot:
-    """The properties of a picture that are drawn by lot; a kind of paper changes some of them.
+    """The properties of a picture that are drawn at random; a kind of paper changes some of them.
 
     size: height and width, pixels. height: of the digit, share of the picture's smaller side.
     pen: width of the stroke, share of the digit's height. at: the digit's centre, shares.
@@ -106,7 +106,7 @@ def inked(page: Page, cover: Cover, place: Sequence[float], ink: Colour) -> Page
 
 
 def centred(page: Page, cover: Cover, lot: Lot) -> Page:
-    """Ink a page around the place that was drawn by lot."""
+    """Ink a page around the place that was drawn at random."""
     place = [at * side - own / 2 for at, side, own in zip(lot.at, page.shape, cover.shape)]
     return inked(page, cover, place, lot.ink)
 

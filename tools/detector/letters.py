@@ -110,7 +110,7 @@ def letter_cover(text: str, font: str, pen: float, random: Random, side: int = 4
 
 
 def bent(cover: Cover, random: Random) -> Cover:
-    """Move what is drawn a little hither and thither, since no hand writes a letter twice alike."""
+    """Distort a drawing slightly, since nobody writes a letter twice alike."""
     moves = random.normal(0, random.uniform(0, 0.03) * len(cover), (2, 6, 6))
     y, x = (
         np.float32(place + cv2.resize(move, cover.shape[::-1], interpolation=cv2.INTER_CUBIC))
@@ -120,7 +120,7 @@ def bent(cover: Cover, random: Random) -> Cover:
 
 
 def letters(alphabet: str, fonts: list[str]) -> dict[str, Draw]:
-    """Return what writes each letter, in a font that is drawn by lot."""
+    """Return a function that writes each letter, in a random font."""
 
     def letter(text: str, random: Random) -> Image.Image:
         known = fonts_with(text, tuple(fonts))

@@ -1,4 +1,4 @@
-"""Pictures of what is no digit, drawn by code: letters, shapes, textures, screenshots.
+"""Pictures without a digit, drawn by code: letters, shapes, textures, screenshots.
 
 Both are functions by kind and name. Those of TRAINING and those of UNSEEN have no font, shape,
 texture or layout in common. There are photographs too, for UNSEEN alone: those that come with

@@ -142,7 +142,7 @@ def touching(image: np.ndarray, random: Random) -> Image.Image:
 
 
 def _some_of_four(values: np.ndarray, share: float, random: Random) -> np.ndarray:
-    """Return four values, some of them 0 by lot, at least one as it was."""
+    """Return four values, some of them set to 0 at random, but not all."""
     chosen = random.rand(4) < share
     chosen[random.randint(4)] = True
     return values * chosen

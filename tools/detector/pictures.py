@@ -1,7 +1,7 @@
 """Readings of pictures drawn by code, as `infer` reads them: digits read, and others refused.
 
 The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
-developed; what is no digit is of fonts, shapes, textures and layouts that the detector has not
+developed; everything else is of fonts, shapes, textures and layouts that the detector has not
 seen. The pictures stay in `work/output/pictures`; `--json` lists those that were read wrongly.
 """
 
@@ -43,7 +43,7 @@ def _read(pictures: Named, folder: Path, many: bool = False) -> Iterator[tuple[s
         yield Path(reading.file).stem, truths[reading.file], reading
 
 
-# ------------------------------------------------------------------ digits, and what is none
+# ------------------------------------------------------------------ digits, and everything else
 
 
 def measure(source: str) -> dict:

@@ -183,7 +183,7 @@ UNSEEN_DOODLES: dict[str, list] = {
     "bow": [[0, -0.9 - 0.5j, -0.9 + 0.5j, 0.9 - 0.5j, 0.9 + 0.5j, 0]],
 }
 
-# ------------------------------------------------------------------ families, drawn by lot
+# ------------------------------------------------------------------ families, drawn at random
 
 
 def _around(angles: np.ndarray, least: float, random: Random) -> Line:
@@ -215,7 +215,7 @@ def doodle(random: Random) -> list[Line]:
 
 
 def polygon(random: Random) -> list[Line]:
-    """Return a closed line with three to nine corners; one with more than five is no circle."""
+    """Return a closed line with three to nine corners; with more than five it is not a circle."""
     angles = np.linspace(0, 2 * np.pi, random.randint(3, 10), endpoint=False)
     angles = angles + random.uniform(0, 2 * np.pi) + random.normal(0, 0.25, len(angles))
     line = _around(angles, random.uniform(0.15, 1 if len(angles) < 6 else 0.7), random)
@@ -358,7 +358,7 @@ def thing(random: Random) -> list[Line]:
 
 
 def _part(start: complex, out: complex, count: int, random: Random) -> list[Line]:
-    """Return what hangs on a body. One alone is no line: with it, a ring would be a 6 or a 9."""
+    """Return a part of a body. A single part is not a line: a ring with one is a 6 or a 9."""
     aside = 1j * out * random.uniform(0.15, 0.5) * random.choice([-1, 1])
     ticks = [start + out * share for share in random.uniform(0.3, 1, random.randint(1, 4))]
     parts = (

@@ -199,7 +199,7 @@ def tower(random: Random) -> Image.Image:
 
 
 def _fill(page, centre, radii: np.ndarray, random: Random, colour, wide: float = 1) -> None:
-    """Fill a polygon with corners at these radii around a centre, turned by lot."""
+    """Fill a polygon with corners at these radii around a centre, turned at random."""
     corners = radii * np.exp(
         1j * (np.linspace(0, 2 * np.pi, len(radii) + 1)[1:] + 6 * random.rand())
     )

@@ -305,7 +305,7 @@ def compare_epochs(report: Report) -> dict[str, Any]:
 def measure_race(work: Workspace, folder: Path) -> dict[str, Any]:
     """Save to one path from other processes, again and again, and read it meanwhile.
 
-    Counts how often it cannot be read, and tells whether it can when all have ended.
+    Counts how often it cannot be read, and whether it can when all have ended.
     """
     count, report = work.choose(SAVES, SAVES // 10), {}
     for way, (_, kind, processes) in RACE.items():

@@ -15,7 +15,7 @@ from paddle_mnist.plots.figure import VERMILION
 from reproduction.claims import Experiment, Report, Workspace
 from reproduction.ladder import BEST
 
-# Judged by eye, which is no measurement: of MNIST's eval split, the images for which the net's
+# Judged by eye, which is not a measurement: of MNIST's eval split, the images for which the net's
 # answer is as good a reading as the label, and those for which it is not.
 ARGUABLE = (726, 947, 1232, 1901, 2130, 2597, 4284, 4740, 4860, 5654, 5937, 9729)
 RIGHT = (
