@@ -18,19 +18,19 @@ import numpy as np
 from benchmarks.timing import config_of, in_own_process, timed_training, train
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn
 
-SAVE_EVERY, STEPS = 50, 200  # steps; of a training that saves, at least
+SAVE_EVERY, STEPS = 50, 200  # steps; of a training that saves
+EPOCH = -(-50_000 // 64)  # steps of an epoch of the recipe `default` on MNIST
 
 # ------------------------------------------------------------------ saving
 
 
 def _save(session: Session) -> Figures:
     """Return the seconds of a step and of a save, deletion of an older one included."""
-    images = _facts(session)["images"]
     config = config_of(
         "default",
         data=session.source,
-        train_limit=min(STEPS * 64, images),
-        epochs=-(-STEPS * 64 // images),
+        epochs=STEPS,
+        max_steps=STEPS,
         save_every_steps=SAVE_EVERY,
         keep_epochs=False,
         keep_last=1,
@@ -41,17 +41,9 @@ def _save(session: Session) -> Figures:
     return {"step": steps, "save": seconds["saving"][SAVE_EVERY - 1 :: SAVE_EVERY]}
 
 
-def _facts(session: Session) -> dict[str, Any]:
-    from paddle_mnist.mnist.images import open_data
-
-    images = len(open_data(session.source)["train"])
-    return {"images": images, "steps_an_epoch": -(-images // config_of("default").batch_size)}
-
-
 def _rows_of_saves(report: Report) -> Rows:
     (seconds,) = report.medians.values()
-    epoch = report.facts["steps_an_epoch"]
-    steps = {f"after each epoch ({epoch} steps)": epoch, f"every {SAVE_EVERY} steps": SAVE_EVERY}
+    steps = {f"after each epoch ({EPOCH} steps)": EPOCH, f"every {SAVE_EVERY} steps": SAVE_EVERY}
     return {
         title: {"share": seconds["save"] / (seconds["save"] + count * seconds["step"])}
         for title, count in steps.items()
@@ -214,7 +206,6 @@ BENCHMARKS = {
         columns={"share of the training's time": (".2%", "share")},
         rows=_rows_of_saves,
         note=_note_on_saves,
-        facts=_facts,
         warm_up=1,
     ),
     "rehearsal": Benchmark(

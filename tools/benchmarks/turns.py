@@ -49,11 +49,10 @@ class Session:
 
 @dataclass
 class Report:
-    """The figures of a measurement. samples: by kind and figure. facts: what is measured once."""
+    """The figures of a measurement. samples: by kind and figure."""
 
     rounds: int
     samples: dict[str, dict[str, list]]
-    facts: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -74,9 +73,9 @@ class Benchmark:
     kinds: what is compared, by title: functions that take a turn and return its figures.
     head: the header of the first column, of titles. columns: what the others show, by header.
     rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
-    facts: measured once. rounds: how many, if it is not for the command to say. warm_up: turns
-    before these, which do not count. text: what the page shows instead of a table. quick: the kinds
-    that a quick run measures, by default all.
+    rounds: how many, if it is not for the command to say. warm_up: turns before these, which do not
+    count. text: what the page shows instead of a table. quick: the kinds that a quick run measures,
+    by default all.
     """
 
     title: str
@@ -86,7 +85,6 @@ class Benchmark:
     columns: Mapping[str, Column] = field(default_factory=dict)
     rows: Callable[[Report], Rows] = lambda report: report.medians
     note: Callable[[Report], str] = lambda report: ""
-    facts: Callable[[Session], dict[str, Any]] = lambda session: {}
     rounds: int = 0
     warm_up: int = 0
     text: Optional[Callable[[Report], str]] = None
@@ -110,7 +108,7 @@ class Benchmark:
                 for name, value in figures.items() if number > 0 else ():
                     values = value if isinstance(value, list) else [value]
                     samples[kind].setdefault(name, []).extend(values)
-        return Report(rounds, samples, self.facts(session))
+        return Report(rounds, samples)
 
     def table(self, report: Report) -> str:
         """Return the Markdown table of a report."""

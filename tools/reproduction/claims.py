@@ -68,7 +68,8 @@ class Workspace:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f"{path.name}.lock")):
             vars(self).pop("trainings", None)  # others may have stored some since
-            self.trainings[name] = result
+            measured = {key: machine()[key] for key in ("commit", "date", "cpu")}
+            self.trainings[name] = {**result, **measured}
             stored = sorted(self.trainings.items())
             lines = (f"{json.dumps(key)}: {json.dumps(one)}" for key, one in stored)
             write_atomically(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
