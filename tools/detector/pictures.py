@@ -297,7 +297,7 @@ BENCHMARKS = {
     ),
     "pictures": Benchmark(
         __doc__.splitlines()[0],
-        code=("tools/detector", f"{PACKAGE}/detector.py", f"{PACKAGE}/infer.py"),
+        code=("tools/detector", CODE),
         kinds=lambda session: {"pictures": lambda: measure(session.source)},
         text=lambda report: table({key: one for key, (one,) in report.samples["pictures"].items()}),
         rounds=1,
