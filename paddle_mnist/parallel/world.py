@@ -205,7 +205,7 @@ def _init_parallel_env(on_cpu: bool) -> None:
     has_gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()
     through_gloo = connecting() if on_cpu or not has_gpu else contextlib.nullcontext()
     quiet = contextlib.redirect_stderr(io.StringIO())  # Paddle lists its flags
-    with through_gloo, quiet, _communication():
+    with through_gloo, quiet, _communication(), signals.ending_at_once():
         distributed.init_parallel_env()
 
 

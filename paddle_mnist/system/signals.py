@@ -212,6 +212,26 @@ def _raise_if_pending() -> None:
 
 
 @contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let the signals that stop a training end this process at once, inside the context.
+
+    For a call into C++ that may wait for minutes: Python runs handlers only when it returns.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    before = {signum: signal.getsignal(signum) for signum in stop_signals()}
+    handlers = {signum: handler for signum, handler in before.items() if callable(handler)}
+    for signum in handlers:
+        signal.signal(signum, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
 def blocked() -> Iterator[None]:
     """Have the signals that stop a training wait in a process started inside, until `unblock`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _state.stopping)

@@ -306,6 +306,27 @@ def test_ctrl_c_in_the_first_seconds_exits_with_130(tmp_path, tiny):
 
 
 @SLOW
+def test_signal_ends_a_rank_that_waits_for_others(tmp_path, tiny):
+    """Paddle waits for them in C++, where Python runs no handlers."""
+    endpoints = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    env = {
+        "PADDLE_TRAINER_ID": "0",
+        "PADDLE_TRAINERS_NUM": "2",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        "PADDLE_CURRENT_ENDPOINT": endpoints[0],
+    }
+    process = start(tmp_path, "--data", tiny, "--output", "run", env=env)
+    port = f":{int(endpoints[0].rpartition(':')[2]):04X} "
+    while port not in Path("/proc/net/tcp").read_text():  # it listens for rank 1
+        assert process.poll() is None, "it ended before it waited"
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=20)
+    assert process.returncode in (143, -signal.SIGTERM)
+
+
+@SLOW
 def test_stalled_rank_is_reported_and_ends_all(tmp_path, tiny):
     arguments = [*SHARDED, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
