@@ -153,7 +153,7 @@ def load_loop(net: Net) -> Loop:
     step, row = uint64(windows.pixel_step), uint64(windows.row_step)
     last_row = uint64(block.unpooled.height)
     _, sums_row, sums_stride, *_ = places_of(block.sums)
-    by_pixel = not has_few_channels(net)
+    by_pixel, has_other = not has_few_channels(net), not_finite_loop(height * width * channels)
 
     @inlined
     def store_pixel(inputs, y, x, c, value):
@@ -167,13 +167,9 @@ def load_loop(net: Net) -> Loop:
 
     @inlined
     def load(image, kept, skipped, work):
-        inputs = kept[part]
-        not_finite = uint64(0)
-        for k in range(height * width * channels):
-            not_finite |= uint64(image[k] - image[k] != ZERO)
-        if not_finite:
+        inputs, end = kept[part], uint64(0)
+        if has_other(image):
             skipped = NAN
-        end = uint64(0)
         for y in range(height):
             for x in range(width):
                 pixel = y * width + x
@@ -194,6 +190,19 @@ def load_loop(net: Net) -> Loop:
         return skipped
 
     return load
+
+
+def not_finite_loop(size: uint64) -> Loop:
+    """Return a function that tells whether one of an image's values is not finite."""
+
+    @inlined
+    def has_other(image):
+        found = uint64(0)
+        for k in range(size):
+            found |= uint64(image[k] - image[k] != ZERO)
+        return found != uint64(0)
+
+    return has_other
 
 
 def image_gradient_loop(net: Net) -> Loop:
