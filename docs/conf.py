@@ -129,6 +129,7 @@ NAVIGATION = (
             "commands",
             "api",
             "stability",
+            "upstream",
             "changelog",
             "architecture",
             "development",
