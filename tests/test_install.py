@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from conftest import ROOT
-from test_notebook import NOTEBOOK, assert_results
+from test_notebook import NOTEBOOKS, assert_results
 
 import paddle_mnist
 from paddle_mnist.commands._dispatch import COMMANDS
@@ -205,7 +205,7 @@ def test_notebook_runs_on_an_image_of_ai_studio(built, image):
     assert before["pydantic"] < "2" and before["numpy"] < "2" and not LACKING & set(before)
     if before["paddlepaddle"] == "2.6.2":
         shutil.copy(built.wheel, home / "data/data123456")
-        shutil.copy(NOTEBOOK, home)
+        shutil.copy(NOTEBOOKS["zh"], home)
     else:
         page = (ROOT / "docs/en/ai-studio.md").read_text()
         (lines,) = re.findall(r"```text\n(git clone .*?)```", page, re.DOTALL)
@@ -220,7 +220,9 @@ def test_notebook_runs_on_an_image_of_ai_studio(built, image):
 
 
 def test_notebook_without_an_index_of_packages_lists_the_missing_ones(built, image, tmp_path):
-    cell = next(c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code")
+    cell = next(
+        c for c in json.loads(NOTEBOOKS["zh"].read_text())["cells"] if c["cell_type"] == "code"
+    )
     command = ("python", "-c", "".join(cell["source"]))
 
     def error():

@@ -1,12 +1,11 @@
-"""The logger in the page on callbacks, with a store of MLflow in a folder."""
+"""The logger of examples/log_to_mlflow.py, with a store of MLflow in a folder."""
 
-import ast
+import runpy
 
 import mlflow
 import pytest
 from conftest import ROOT
 from fit_rows import ProgramError, StopsAt, stop, train
-from pages import blocks
 
 from paddle_mnist.plots.history import read_history, series
 
@@ -14,14 +13,8 @@ ROW = "SGD with clipping"  # five steps an epoch
 
 
 def logger():
-    """Return an instance of the class as the page has it."""
-    examples = blocks(ROOT / "docs/en/callbacks.md", "python")
-    (example,) = (one for one in examples if "class MLflow" in one)
-    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef)
-    wanted = [node for node in ast.parse(example).body if isinstance(node, kinds)]
-    names = {}
-    exec(compile(ast.Module(wanted, []), "callbacks.md", "exec"), names)
-    return names["MLflow"]()
+    """Return an instance of the example's class."""
+    return runpy.run_path(ROOT / "examples/log_to_mlflow.py")["MLflow"]()
 
 
 @pytest.fixture
