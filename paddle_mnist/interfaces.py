@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checka
 import numpy as np
 
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 if TYPE_CHECKING:
     import paddle

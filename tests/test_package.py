@@ -15,7 +15,7 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each may import those before it, directly or through others.
 ROOMS = """
-    errors system options progress interfaces data nn parallel hidden_state monitor
+    errors system options train_state interfaces data nn parallel hidden_state monitor
     metrics checkpoint plots training inference | mnist apps legacy commands __main__
 """.split()
 # These alone train a custom net; what comes after them knows digits.

@@ -23,8 +23,8 @@ from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.numerics import require_finite_weights
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import warn_once
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

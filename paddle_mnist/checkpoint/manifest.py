@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.checkpoint.statefile import HashedInput
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
 from paddle_mnist.options import CountOrZero
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 FORMAT = 4  # of the manifest; those before are not read
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"

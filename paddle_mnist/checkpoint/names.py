@@ -22,8 +22,8 @@ from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.remote import without_credentials
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

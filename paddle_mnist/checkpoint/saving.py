@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.options import WORDS, Count, CountOrZero, Options, PathStr, Positive, option
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system import signals
 from paddle_mnist.system.remote import check_url
+from paddle_mnist.train_state import TrainState
 
 if TYPE_CHECKING:
     from paddle_mnist.checkpoint.manifest import Checkpoint

@@ -29,7 +29,6 @@ from paddle_mnist.checkpoint.manifest import (
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     PART,
     PendingFile,
@@ -41,6 +40,7 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

@@ -18,9 +18,9 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.remote import RemoteFolder, check_url, failure
+from paddle_mnist.train_state import TrainState
 
 CONFIG = "config.yaml"
 RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}

@@ -28,8 +28,8 @@ from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.nn.schedule import STATE
 from paddle_mnist.nn.state_dict import NAME_TABLE, load_weights
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder
+from paddle_mnist.train_state import TrainState
 
 PERSISTABLES = "mnist_persistables"  # named as the store names checkpoints
 

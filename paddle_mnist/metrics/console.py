@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import Writer
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.environment import encodable
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

@@ -13,7 +13,7 @@ from paddle_mnist.interfaces import MetricSums, Writer
 from paddle_mnist.metrics.sums import Mean, Sums, as_float, computed, total
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
-from paddle_mnist.progress import RunningSums, TrainState
+from paddle_mnist.train_state import RunningSums, TrainState
 
 log = logging.getLogger("paddle_mnist")
 

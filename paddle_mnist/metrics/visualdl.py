@@ -24,9 +24,9 @@ import numpy as np
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import View
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.environment import encodable, for_another_python, usable_home
 from paddle_mnist.system.files import writing
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

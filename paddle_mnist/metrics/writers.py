@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paddle_mnist.interfaces import Writer
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import Journal, write_atomically
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

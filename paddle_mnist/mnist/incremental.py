@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.options import WORDS, Options, option
-from paddle_mnist.progress import HIGHEST_IS_BEST
+from paddle_mnist.train_state import HIGHEST_IS_BEST
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 

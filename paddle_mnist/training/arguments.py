@@ -25,7 +25,7 @@ from paddle_mnist.options import (
     split_names,
 )
 from paddle_mnist.parallel.processes import Processes
-from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
+from paddle_mnist.train_state import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
 from paddle_mnist.training.bundled import (
     Console,
     EarlyStopping,

@@ -15,8 +15,8 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
 from paddle_mnist.plots.figure import FIGURES, files_of
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.callbacks import Callback, FitResult, Training, is_rehearsal
 
 if TYPE_CHECKING:

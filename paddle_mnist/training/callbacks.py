@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from paddle_mnist.interfaces import Loader, MetricSums, Observer
 from paddle_mnist.options import Options
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 if TYPE_CHECKING:
     import paddle

@@ -18,8 +18,8 @@ from paddle_mnist.metrics.sums import Mean, as_metric, computed
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.steps import Step

@@ -34,7 +34,7 @@ from paddle_mnist.parallel.gradients import (
     build_gradient_exchange,
 )
 from paddle_mnist.parallel.world import World
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator

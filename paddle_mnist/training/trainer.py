@@ -1,7 +1,7 @@
 """`Trainer`: the training loop.
 
 `train` runs the epochs, `train_epoch` the steps of one; a step is `_forward_backward_step` and
-`_optimizer_step`. To follow them, read two collaborators: `progress.TrainState`, which counts
+`_optimizer_step`. To follow them, read two collaborators: `train_state.TrainState`, which counts
 epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
 a log line is due. A loader's `epoch` yields the batches of an epoch; a batch is a list of this
 process's shards, and anything else counts as one shard (`shards_of`).
@@ -45,9 +45,9 @@ from paddle_mnist.nn.losses import CrossEntropy
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.evaluator import EpochEvaluator

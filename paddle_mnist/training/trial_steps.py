@@ -14,7 +14,7 @@ from paddle_mnist.errors import DivergedError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.interfaces import Observer, View, Writer, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.parts import new_state, new_trainer

@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.manifest import PARAMS
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import OutputError, StoppedError
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 
 class Training:

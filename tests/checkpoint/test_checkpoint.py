@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 OPTIMIZERS = {
     "SGD": paddle.optimizer.SGD,

@@ -24,7 +24,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import ExponentialMovingAverage
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden/format-4"
 GOLDEN_DIGEST = "081df2200ed9a70dd3170399202fb341f890eb5b73f24f8835fe304a31af91c6"

@@ -46,8 +46,8 @@ from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, OutputError
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import PART
+from paddle_mnist.train_state import TrainState
 
 STRIDE = 3  # of the points in CI
 

@@ -26,7 +26,7 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.plain_data import equal
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.state_dict import NAME_TABLE
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

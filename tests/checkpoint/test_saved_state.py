@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.hidden_state.packing import pack
 from paddle_mnist.hidden_state.plain_data import equal
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 
 def state_dicts() -> dict:

@@ -16,7 +16,7 @@ from paddle_mnist.metrics.running import RunningMetrics
 from paddle_mnist.metrics.sums import Mean, Sums, as_sums
 from paddle_mnist.metrics.writers import NewestMetrics
 from paddle_mnist.parallel.gradients import StepResult
-from paddle_mnist.progress import RunningSums, TrainState
+from paddle_mnist.train_state import RunningSums, TrainState
 
 CLASSES = 4
 

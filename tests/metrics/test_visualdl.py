@@ -12,7 +12,7 @@ from visualdl import LogReader
 from paddle_mnist import MNIST
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import VisualDLWriter
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.bundled import PAGES
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
@@ -105,7 +105,7 @@ FULL = """
 import logging, resource
 from pathlib import Path
 from paddle_mnist.metrics.visualdl import VisualDLWriter
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 logging.basicConfig()
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))

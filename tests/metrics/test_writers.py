@@ -14,7 +14,7 @@ from log_lines import LINE
 
 from paddle_mnist.metrics.console import LogWriter
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
-from paddle_mnist.progress import RunningSums, TrainState
+from paddle_mnist.train_state import RunningSums, TrainState
 
 VALUES = {
     "train/loss": 0.0412,

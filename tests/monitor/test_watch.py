@@ -11,7 +11,7 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.monitor.watch import watch
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
 

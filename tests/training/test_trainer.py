@@ -13,7 +13,7 @@ from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, Observer, Trainer, watch
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.progress import TrainState
+from paddle_mnist.train_state import TrainState
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
 # stands, in processes of its own; only the file in work/ is small.
