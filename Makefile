@@ -89,7 +89,7 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: setup.cfg | $(VENV)/bin/pip
-	@echo "installing into $(VENV), which takes some minutes and 1.6 GB the first time"
+	@echo "installing into $(VENV), which takes some minutes and 1.8 GB of disk the first time"
 	$(RUN)/pip install --quiet -e '.[cpu,pictures]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
