@@ -116,7 +116,8 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     abandon_threads: do not wait for threads that the command has left behind.
     """
     before = threading.enumerate()
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # inherited
+        signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     code = main(None)
     signals.ignore()
     logging.shutdown()

@@ -5,14 +5,13 @@ import functools
 import importlib
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any, Literal, Optional, cast
 
 from paddle_mnist.errors import ConfigError, DeviceError
+from paddle_mnist.system import signals
 from paddle_mnist.system.environment import memory_limit, usable_home
 
 INSTALL = """\
@@ -42,7 +41,8 @@ def require_paddle() -> None:
             with contextlib.suppress(ImportError):  # where it is missing, its users say so
                 importlib.import_module(name)
     try:
-        with usable_home():
+        # A signal's error, raised inside, would look like a broken import.
+        with usable_home(), signals.deferred():
             importlib.import_module("paddle")
     except (ImportError, OSError, AttributeError) as error:
         if getattr(error, "name", None) == "paddle":
@@ -56,9 +56,6 @@ def require_paddle() -> None:
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
             f"machine ({error}){remedy}"
         ) from error
-    handler = signal.getsignal(signal.SIGTERM)
-    if callable(handler) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)  # the import replaces it unseen by Python
 
 
 def comes_after_paddle_2(name: str) -> bool:

@@ -221,14 +221,40 @@ def ending_at_once() -> Iterator[None]:
         yield
         return
     before = {signum: signal.getsignal(signum) for signum in stop_signals()}
-    handlers = {signum: handler for signum, handler in before.items() if callable(handler)}
+    handlers = {
+        signum: handler
+        for signum, handler in before.items()
+        if callable(handler) and (signum in ALWAYS or handler is _record)
+    }
     for signum in handlers:
         signal.signal(signum, signal.SIG_DFL)
+    try:
+        if came := received():  # recorded before, and nothing else would raise it in time
+            raise StoppedError(came)
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Have SIGTERM and SIGINT wait for the end of the context, where Paddle is imported.
+
+    The import replaces the handler of SIGTERM unseen by Python; afterwards it is set again.
+    """
+    came: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in ALWAYS if _in_main_thread()}
+    handlers = {signum: handler for signum, handler in before.items() if callable(handler)}
+    for signum in handlers:
+        signal.signal(signum, lambda signum, frame: came.append(signum))
     try:
         yield
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import forked
@@ -228,6 +229,20 @@ sys.meta_path.insert(0, Sends())
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_at_any_moment_of_the_import_is_not_reported_as_its_error(tmp_path, tiny, number):
+    """Paddle's C++ runs Python, and turns what a handler raises there into an ImportError."""
+    command = [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny]
+    for tenth in range(3, 9):
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        time.sleep(tenth / 10)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode in (128 + number, -number), errors
+        assert "cannot be imported" not in errors
 
 
 @pytest.mark.slow
