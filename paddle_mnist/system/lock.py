@@ -111,7 +111,8 @@ def _try_to_lock(path: Path) -> Optional[tuple[int, bool]]:
             return None
         warn_once(
             os.stat(path).st_dev,
-            "%s: the file system has no locks (%s); start only one process that writes there",
+            "%s: the file system has no locks (%s), so .lock.json is the lock; start one process "
+            "at a time",
             path.parent,
             error.strerror,
         )
@@ -163,7 +164,15 @@ class Holder:
     @property
     def has_ended(self) -> bool:
         """Whether it is sure that the process has ended."""
-        return self.is_seen_from_here and _start_of(self.pid) != self.started
+        if not self.is_seen_from_here:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # another user's, which /proc may hide
+            return _start_of(self.pid) not in ("", self.started)
+        return _start_of(self.pid) != self.started
 
 
 def this_process() -> Holder:
@@ -194,8 +203,9 @@ def _read(path: str) -> str:
 
 def _read_holder(path: Path) -> Optional[Holder]:
     """Return the holder in a record; None if there is none, or it is damaged."""
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-        return Holder(**json.loads(path.read_bytes()))
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+        record = json.loads(path.read_bytes())  # of an earlier version, it has more entries
+        return Holder(**{field.name: record[field.name] for field in dataclasses.fields(Holder)})
     return None
 
 
@@ -271,7 +281,7 @@ def locked_folder(
 
 
 def _write_record(folder: Path, is_held: bool) -> Optional[Holder]:
-    """Write the record of this process; None if a full disk does not take it, but has locks.
+    """Write the record of this process; None if the disk is full but the file system has locks.
 
     Then the lock holds, but it cannot be broken.
     """
