@@ -58,11 +58,13 @@ class MirrorCopy:
     Its methods raise what drivers raise, and RunLockedError if another process has written there.
     """
 
-    def __init__(self, url: str, run: Path, name: str, saving: Saving):
+    def __init__(
+        self, url: str, run: Path, name: str, saving: Saving, newest_at_start: Optional[str] = None
+    ):
         self.remote = RemoteFolder(url)
         self.run = RunDirectory(run, name)
         self.saving = saving
-        self._newest_at_start: Optional[str] = None  # of the copy, by checksum
+        self._newest_at_start = newest_at_start  # of the copy, by checksum
         self._manifests: dict[tuple[str, int], Checkpoint] = {}  # those read, by name and size
         self._damaged: set[str] = set()  # the names of checkpoints whose manifests cannot be read
         self._files: set[str] = set()  # all names in `checkpoints`
@@ -190,7 +192,9 @@ class MirrorCopy:
         """
         self._require_mark()
         sizes = self._sizes()
-        if sizes and not self._aside:
+        if not sizes:
+            return False
+        if not self._aside:
             taken = self.remote.names()
             names = (f"{ASIDE}.{number}" for number in itertools.count(1))
             self._aside = next(name for name in names if name not in taken)
@@ -200,13 +204,11 @@ class MirrorCopy:
                 self.remote.copy(name, f"{self._aside}/{name}")
         for name in sorted(sizes, key=_manifests_first):
             self.remote.remove(name)
-        if sizes:
-            where = f"{self.remote.url}/{self._aside}"
-            log.info("mirror: moved the copy of the former run to %s", where)
-        return bool(sizes)
+        log.info("mirror: moved the copy of the former run to %s/%s", self.remote.url, self._aside)
+        return True
 
     def _sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of the files of a copy but its mark, by their names below a folder."""
+        """Return the sizes of a copy's files except its mark, by their names below a folder."""
         inside = self.remote.sizes(f"{folder}{CHECKPOINTS}")
         sizes = {f"{CHECKPOINTS}/{name}": size for name, size in inside.items()}
         sizes.update(self.remote.sizes(folder))
@@ -384,6 +386,8 @@ def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Any:
     except PaddleMnistError as error:  # such as a full disk
         return Failure(str(error)) if is_upload else error
     except ImportError as error:
+        if is_upload:  # `look` has imported the driver
+            return Failure(str(error))
         return DeviceError(
             f"mirror is {copy.remote.url}: {error}; expected fsspec and its driver: "
             "pip install 'paddle_mnist[mirror]' has that of s3://"
