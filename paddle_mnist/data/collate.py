@@ -17,8 +17,8 @@ SIGNED = {"uint16": np.int32, "uint32": np.int64}
 # What `paddle.gather` and `paddle.stack` take on a CPU, in Paddle 2.6.2 as in 3.3.1.
 COPIED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
 SUPPORTED = (  # in a sample
-    "numbers, arrays, tensors or strings, of dtypes that Paddle supports, such as int64 and not "
-    "uint64; for others give a collate_fn"
+    "numbers, arrays, tensors or strings, of a dtype that Paddle supports (int64, but not "
+    "uint64); for others give a collate_fn"
 )
 CollateFn = Callable[[list[Any]], Any]
 
@@ -146,7 +146,9 @@ def _stack(samples: Sequence[Any]) -> Any:
             return paddle.stack(list(samples))
     arrays = samples if types == {np.ndarray} else [_as_array(sample) for sample in samples]
     if len({(array.dtype, array.shape) for array in arrays}) > 1:
-        raise ValueError("different dtypes or shapes")
+        arrays = [_supported(array) for array in arrays]  # uint16 and int32 are both int32 then
+        if len({(array.dtype, array.shape) for array in arrays}) > 1:
+            raise ValueError("different dtypes or shapes")
     # Not `np.stack`, which takes three times as long for small arrays.
     batch = np.array(arrays)
     return batch if paddle.Tensor in types else _supported(batch)
@@ -202,13 +204,13 @@ def _require_alike(samples: Sequence[Any], source: str, indices: Sequence[int]) 
             _stack([sample])
         except Exception:  # whatever NumPy raises for an object that it does not know
             raise DataError(
-                f"{source}: sample {index} is {describe_batch(sample)}; expected {SUPPORTED}"
+                f"{source}: sample {index} is {describe_batch(sample):.300}; expected {SUPPORTED}"
             ) from None
     first, *others = map(describe_batch, samples)
     for index, other in zip(indices[1:], others):
         if other != first:
             raise DataError(
-                f"{source}: samples {indices[0]} and {index} of a batch differ: {first} and "
-                f"{other}; expected the same structure, dtypes and shapes; for samples of "
+                f"{source}: samples {indices[0]} and {index} of a batch differ: {first:.300} "
+                f"and {other:.300}; expected the same structure, dtypes and shapes; for samples of "
                 "different sizes give a collate_fn, which pads them, for example"
             )

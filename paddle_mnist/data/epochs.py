@@ -140,11 +140,8 @@ def _is_of_the_callers_own(part: Any) -> bool:
 
 
 def _state(parts: list[Any]) -> State:
-    return [
-        {
-            name: copy.deepcopy(value)
-            for name, value in vars(part).items()
-            if isinstance(value, KEPT)
-        }
+    kept = [
+        {name: value for name, value in vars(part).items() if isinstance(value, KEPT)}
         for part in parts
     ]
+    return copy.deepcopy(kept)  # together: parts may share a generator

@@ -12,6 +12,7 @@ import functools
 import gc
 import io
 import math
+import multiprocessing
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import paddle
+from paddle.io.dataloader import dataloader_iter
 
 from paddle_mnist.data.structures import mapped
 from paddle_mnist.errors import OutputError, ProcessError, listed, summary
@@ -122,11 +124,12 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Return Paddle's iterator, whose workers run."""
+    """Return Paddle's iterator, whose workers run; if one cannot start, end those that have."""
     gc.freeze()
     try:
         return iter(loader)
     except Exception as error:  # of a sampler of the caller's, too
+        _end_workers(error)
         lacks_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
         if not lacks_threads and getattr(error, "errno", None) not in EXHAUSTED:
             raise
@@ -140,6 +143,22 @@ def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
         gc.unfreeze()
 
 
+def _end_workers(error: Exception) -> None:
+    """End the workers of Paddle's iterator that raised an error while it was created.
+
+    Python would delete it when it ends, and then wait forever for the threads that this starts.
+    """
+    core: Any = paddle.base.core
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        iterator = frame.f_locals.get("self")
+        if isinstance(iterator, dataloader_iter._DataLoaderIterMultiProcess):
+            core._erase_process_pids(id(iterator))  # killing them is not an error
+            iterator._shutdown = True
+            for worker in getattr(iterator, "_workers", []):
+                worker.kill()
+                worker.join()
+
+
 def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: int) -> None:
     """Have a worker end with the trainer; Paddle's waits for it forever after a kill -9."""
     heartbeat.die_with(trainer)
@@ -150,12 +169,25 @@ def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: in
 def _can_start() -> bool:
     """Return whether workers can start; warn if not: Paddle sets a signal handler for them."""
     if threading.current_thread() is threading.main_thread():
+        _require_semaphores()
         return True
     warn_once(
         "threads",
         "workers start only from the main thread, so the data are read in this thread",
     )
     return False
+
+
+def _require_semaphores() -> None:
+    """Raise ProcessError where shared memory is missing, full or not writable."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise ProcessError(
+            f"no worker can start, as {SHARED_MEMORY} gives no semaphores ({error.strerror}); "
+            "expected room there, and permission to write: or set num_workers to 0",
+            exit_code=OutputError.exit_code,
+        ) from error
 
 
 def _room() -> int:

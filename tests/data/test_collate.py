@@ -50,6 +50,8 @@ def test_tensors_keep_their_dtype_and_values():
     for dtype, expected in (("uint16", paddle.int32), ("uint32", paddle.int64)):
         batch = tensors(make_batch([np.array([40_000], dtype)] * 2, "Digits", [0, 1]))
         assert (batch.dtype, batch.tolist()) == (expected, [[40_000]] * 2)
+    mixed = [np.array([40_000], "uint16"), np.array([40_000], "int32")]
+    assert tensors(make_batch(mixed, "Digits", [0, 1])).dtype == paddle.int32
 
 
 x, other = np.zeros(2, "float32"), np.zeros(3, "float32")
