@@ -14,7 +14,7 @@ import numpy as np
 
 from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refusal
 from paddle_mnist.apps.texts import LANGUAGES, REASONS, TEXTS
-from paddle_mnist.errors import DataError, DeviceError
+from paddle_mnist.errors import DataError, DeviceError, summary
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.pictures.detector import digit_scores
 from paddle_mnist.mnist.pictures.digits import read_digit
@@ -51,6 +51,9 @@ def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "e
         digit = read_digit(Path(picture))
     except DataError as error:
         return _reason(getattr(error, "kind", ""), str(error), language), None, []
+    except Exception as error:  # nobody foresaw it; the page shows it, and the log where it was
+        log.exception("a picture cannot be read")
+        return _reason("", f"cannot be read ({summary(error)}); report this", language), None, []
     names = [name for name in OUTPUTS if name in predictor.outputs]
     outputs = {name: value[0] for name, value in predictor.run(digit.pixels, names).items()}
     score = digit_scores(digit.pixels[np.newaxis])[0] if predictor.reads_digits else None

@@ -139,13 +139,14 @@ def _on_images(step: Step, source: str) -> Step:
             and isinstance(labels, paddle.Tensor)
             and images.is_floating_point()
             and not labels.is_floating_point()
+            and labels.dtype != paddle.bool
             and labels.size == len(images)
-            and int(labels.min()) >= 0
+            and int(labels.astype("int64").min()) >= 0
         )
         if not is_right:
             raise DataError(
                 f"{source}: a batch is {describe_batch(batch)}; expected images, float32 "
-                "[N, 1, 28, 28] in 0..1, and a label of each, a whole number from 0 on"
+                "[N, 1, 28, 28] in 0..1, and a label of each, a whole number, 0 or more"
             )
         labels = labels.astype("int64").reshape([-1, 1])
         return step(model, (images.astype("float32"), labels))

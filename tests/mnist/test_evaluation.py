@@ -92,13 +92,15 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
         ((IMAGE.astype("uint8"), 3), "Own: a batch is (uint8 [1, 1, 28, 28], int64 [1]); expected"),
         ((IMAGE, 10), "the label of its sample 0 is 10; expected 0 to 9"),
         ((IMAGE, -100), "expected images, float32 [N, 1, 28, 28] in 0..1, and a label of each"),
-        ((IMAGE, 0.5), "and a label of each, a whole number from 0 on"),
-        ((IMAGE, [0, 1]), "and a label of each, a whole number from 0 on"),
+        ((IMAGE, 0.5), "and a label of each, a whole number, 0 or more"),
+        ((IMAGE, [0, 1]), "and a label of each, a whole number, 0 or more"),
     ):
         odd = Own([])
         odd.items = [item]
         with pytest.raises(DataError, match=re.escape(message)):
             evaluate(model, odd)
+    odd.items = [(IMAGE, np.uint8(3))]
+    assert evaluate(model, odd).labels.tolist() == [3]
     with pytest.raises(DataError, match="the data, a list, have no batches in this epoch"):
         evaluate(model, [])
 
