@@ -33,7 +33,6 @@ from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf, is_tensor
 Step = tuple[str, Any]
 Path = tuple[Step, ...]  # the first step, of kind "root", names the object where the path begins
 
-OURS = "_paddle_mnist"  # prefix of the attributes that this package adds
 MOST_MODULES = 3  # between the code and a value, as in `package.module.value`
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
@@ -110,7 +109,7 @@ def own_steps(value: Any) -> Iterator[Step]:
     elif is_entered(value):
         names = dict.fromkeys([*getattr(value, "__dict__", ()), *_slots(value)])
         opened = _opened_by_bases(type(value))
-        own = [name for name in names if name not in opened and not name.startswith(OURS)]
+        own = [name for name in names if name not in opened]
         yield from (("attribute", name) for name in own)
 
 

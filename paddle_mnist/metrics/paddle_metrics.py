@@ -13,7 +13,7 @@ from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.metrics.sums import Mean, Sums
 from paddle_mnist.system.arrays import as_array
 
-# A metric of a batch: its mean over the samples, or a metric that adds up; None: it has none.
+# A metric of a batch: its mean over the samples, or a metric that adds up; None: undefined.
 MetricValue = Union[int, float, np.generic, paddle.Tensor, BatchMetric, None]
 MetricFunction = Callable[[Any, Any], MetricValue]  # (outputs of the model, labels) -> the metric
 

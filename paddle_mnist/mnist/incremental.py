@@ -41,7 +41,7 @@ class Incremental(Callback, Options):
 
     soften: Optional[str] = option(
         None,
-        "with incremental_from: the layer whose outputs to make less sure, or false",
+        "with incremental_from: the layer whose outputs become less confident; false: none",
         bare=LAYER,
         parse=_parse_layer,
     )

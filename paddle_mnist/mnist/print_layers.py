@@ -42,7 +42,7 @@ def print_layers(
     content: bool = False,
     print_fn: Callable[[str], None] = print,
 ) -> Iterator[None]:
-    """Print of the forward pass within the context what the tutorial's flags print.
+    """Print what the tutorial's flags print about a forward pass within the context.
 
     Unlike the tutorial, the hyper-parameters of the pooling layers are printed too, and after each
     shape the layer's name.

@@ -53,10 +53,10 @@ COMPARED_LABELS = {
 
 
 class DigitReport(Figures):
-    """Evaluates the trained net on the config's `final_split`, and shows what is only of digits.
+    """Evaluates the net on the config's `final_split`, and shows what is specific to digits.
 
     images, replayed: those of the training, and those of an earlier one that are replayed.
-    data_seconds: the time until they were there.
+    data_seconds: the time until they were loaded.
     """
 
     names = figures.DIGIT_FIGURES

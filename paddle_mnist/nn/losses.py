@@ -1,4 +1,4 @@
-"""The cross-entropy, and how Paddle's own losses are averaged and which need equal shapes."""
+"""The cross-entropy, how Paddle's own losses are averaged, and which need equal shapes."""
 
 import functools
 from collections.abc import Callable, Mapping

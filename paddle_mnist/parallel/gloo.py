@@ -39,7 +39,7 @@ POLL_SECONDS = 1.0  # between two looks of the thread
 
 @contextlib.contextmanager
 def connecting() -> Iterator[None]:
-    """Have Paddle connect processes through gloo inside. Raises DeviceError where it cannot."""
+    """Make Paddle connect processes through gloo inside. Raises DeviceError where it cannot."""
     # On a machine without GPUs Paddle trusts this variable, and looks for NCCL.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"

@@ -170,8 +170,8 @@ def _communication() -> Iterator[None]:
 def join(hang_timeout: float = 600, device: str = "auto") -> World:
     """Connect with the processes that were started together with this one, if there are any.
 
-    From now on a signal stops all of them at the same step. They also stop when the process that
-    started them is gone, and exit after `hang_timeout` seconds without a heartbeat.
+    Inside `fit`, a signal from now on stops all of them at the same step. They also stop when the
+    process that started them is gone, and exit after `hang_timeout` seconds without a heartbeat.
     device: "cpu" for processes that use none of a machine's GPUs.
     """
     if started_by_launcher():

@@ -294,7 +294,7 @@ class _Rehearsal:
             differing = self._differing(trip)
 
     def _differing(self, trip: _Trip) -> dict[str, Any]:
-        """Return those entries of the resumed run's outcome that differ from the uninterrupted."""
+        """Return the entries of the resumed outcome that differ from the uninterrupted one."""
         self.error = None
         try:
             resumed = self._resumed(trip)

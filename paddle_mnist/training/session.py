@@ -1,4 +1,4 @@
-"""Run the phases of a run: open its directory, resume or initialize, train, load final weights."""
+"""The phases of a run: open its directory, resume or initialize, train, load final weights."""
 
 import contextlib
 import logging

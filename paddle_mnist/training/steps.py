@@ -128,7 +128,7 @@ class SupervisedStep:
             self._warned_of_shapes = True
             log.warning(
                 "the outputs are %s and the labels %s: a loss that compares them element by "
-                "element broadcasts them to %s; if yours does, make the labels [1]",
+                "element broadcasts them to %s; if yours does, give labels of shape [1]",
                 *shapes,
                 [*shapes[1], shapes[1][-1]],
             )

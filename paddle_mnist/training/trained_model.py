@@ -127,8 +127,8 @@ def _load_loss(loss: nn.Layer, weights: SavedWeights) -> None:
     state = read_loss(weights.checkpoint)
     if state is None:
         log.warning(
-            "%s: has no checkpoint with the parameters of the loss, a %s; evaluating with its "
-            "present ones",
+            "%s: no checkpoint with the parameters of the loss, a %s; it is evaluated with its "
+            "current ones",
             weights.path,
             type(loss).__name__,
         )

@@ -85,7 +85,7 @@ def reading(
     if score is not None and digit.is_mark:
         return replace(seen, error="probably a comma: small, and below the middle of the row")
     if score is not None and score < least:
-        form = "one wider than high" if is_wide else "a digit"
+        form = "a digit that is wider than high" if is_wide else "a digit"
         error = f"probably not one digit (score {score:.2f}; {form} has {least} or more)"
         if digit.is_huge:
             error += "; if this is a sheet, photograph the paper alone, or on a darker desk"

@@ -167,7 +167,7 @@ def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:
     """Sort shapes into rows from the top, each from the left; a row may rise or fall a little.
 
     A row is a line through the middles of its shapes, which is followed from the left. A small
-    shape belongs to the row of which it reaches the middle, nearly.
+    shape belongs to the row whose middle it almost reaches.
     """
     shapes = sorted(shapes, key=lambda shape: shape.box.left)
     usual = np.median([shape.box.height for shape in shapes])
