@@ -34,6 +34,8 @@ RETENTION_SECONDS = 600  # for which pictures stay on the disk
 SHOWN = 280  # pixels of a picture's side
 # gradio's drawing area has no tool at first, and after it has been cleared.
 TAKE_BRUSH = "() => setTimeout(() => document.querySelector('[aria-label=Brush]')?.click(), 300)"
+# It may also send what was drawn before it was cleared.
+ON_SHEET = "drawing => document.querySelector('[aria-label=Undo]')?.disabled ? null : drawing"
 
 # Words, the probability of each digit, and pictures with their titles
 Answer = tuple[str, Optional[dict[str, float]], list[tuple[np.ndarray, str]]]
@@ -85,9 +87,6 @@ def page(predictor: DigitPredictor) -> Any:
     def draw(drawing: Optional[dict[str, Any]], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
         return read(drawing["composite"] if drawing else None, request)
 
-    def clear(request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
-        return read(None, request)
-
     with gradio.Blocks(
         title=TEXTS["title"][0],
         analytics_enabled=False,
@@ -124,11 +123,10 @@ def page(predictor: DigitPredictor) -> Any:
             "show_progress": "hidden",
             "trigger_mode": "always_last",
         }
-        drawing.change(draw, drawing, api_visibility="private", **shown)
+        drawing.change(draw, drawing, js=ON_SHEET, api_visibility="private", **shown)
         picture.change(read, picture, api_name="read", **shown)
         blocks.load(js=TAKE_BRUSH)
         drawing.clear(js=TAKE_BRUSH)
-        drawing.clear(clear, None, api_visibility="private", **shown)
     return blocks.queue(max_size=QUEUE_SIZE)
 
 

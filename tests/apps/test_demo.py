@@ -314,6 +314,25 @@ def test_page_reads_ten_digits_drawn_one_after_another(visit):
 
 
 @shares_the_page
+def test_drawing_sent_late_is_not_read_on_a_cleared_sheet(visit):
+    visitor = visit(**DESKTOP)
+    visitor.draw(STROKES[4])
+    visitor.expect("4, probability")
+    uploads = []
+    visitor.page.route("**/upload*", lambda upload: uploads.append(upload))  # held back
+    visitor.draw(STROKES[1])
+    while not uploads:
+        visitor.page.wait_for_timeout(100)
+    visitor.clear()
+    visitor.expect("Draw a digit")
+    for upload in uploads:
+        upload.continue_()
+    visitor.page.unroute("**/upload*")
+    visitor.page.wait_for_timeout(3000)  # until it would have been read
+    visitor.expect("Draw a digit")
+
+
+@shares_the_page
 def test_page_reads_a_picture_or_gives_the_reason(visit, four, tmp_path):
     visitor = visit(**DESKTOP)
     visitor.page.get_by_role("tab", name="Picture").click()
