@@ -2,7 +2,8 @@
 
 The pages are plain Markdown that a repository page shows as well as the site does, so what only
 the site needs is here: its navigation, the language switch, and the pages that are made at build
-time. REPRODUCTION.md and CHANGELOG.md, which are at the root of the repository, become pages too.
+time. README.md, REPRODUCTION.md and CHANGELOG.md, which are at the root of the repository, become
+pages too.
 """
 
 import re
@@ -93,8 +94,12 @@ LABELS = {
 
 # Pages of each language that are files at the root of the repository, by their names in the site.
 ROOT_PAGES = {
-    "en": {"reproduction": "REPRODUCTION.md", "changelog": "CHANGELOG.md"},
-    "zh": {"changelog": "CHANGELOG.md"},
+    "en": {
+        "index": "README.md",
+        "reproduction": "REPRODUCTION.md",
+        "changelog": "CHANGELOG.md",
+    },
+    "zh": {"index": "README.zh-CN.md", "changelog": "CHANGELOG.md"},
 }
 # The navigation: each part's title in both languages, and its pages.
 NAVIGATION = (
@@ -194,9 +199,12 @@ def toctrees(source: Path, code: str) -> str:
 
 def from_the_root(text: str, code: str) -> str:
     """Return a page of the repository's root with links as from the folder of a language."""
+    text = text.replace("](README.md)", "](../en/index.md)")
+    text = text.replace("](README.zh-CN.md)", "](../zh/index.md)")
     text = re.sub(rf"\]\(docs/{code}/", "](", text)
     text = re.sub(r"\]\(docs/", "](../", text)
-    return re.sub(r"\]\((?=(?:tools|examples|tests|notebooks|paddle_mnist)/)", "](../../", text)
+    files = r"(?:tools|examples|tests|notebooks|paddle_mnist)/|LICENSE"
+    return re.sub(rf"\]\((?={files})", "](../../", text)
 
 
 def for_the_site(text: str, source: Path) -> str:
@@ -218,10 +226,12 @@ def for_the_site(text: str, source: Path) -> str:
 
 
 def read(source: Path, name: str) -> str:
-    """Return a page's Markdown."""
+    """Return a page's Markdown; the first page is the README, then the sections of index.md."""
+    text = (source / f"{name}.md").read_text("utf-8")
     if file := ROOT_PAGES[source.name].get(name):
-        return from_the_root((ROOT / file).read_text("utf-8"), source.name)
-    return (source / f"{name}.md").read_text("utf-8")
+        sections = text[text.index("\n## ") :] if name == "index" else ""
+        return from_the_root((ROOT / file).read_text("utf-8"), source.name) + sections
+    return text
 
 
 def complete(app, name: str, contents: list) -> None:

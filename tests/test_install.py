@@ -96,8 +96,9 @@ class Environment(NamedTuple):
 
 
 def install_commands():
-    """The lines of the README that install the package, and the one that trains with it."""
-    section = (ROOT / "README.md").read_text().partition("## Install")[2].partition("\n## ")[0]
+    """The lines of the page that install the package, and the one that trains with it."""
+    page = (ROOT / "docs/en/install.md").read_text()
+    section = page.partition("## As a package")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     *install, train = (shlex.split(line, comments=True) for line in block.splitlines())
     assert all(words[0] == "pip" for words in install) and train == ["paddle-mnist", "train"]
@@ -106,7 +107,7 @@ def install_commands():
 
 @pytest.fixture(scope="module")
 def environment(built, tmp_path_factory):
-    """An environment into which the README's commands have installed the package."""
+    """An environment into which the page's commands have installed the package."""
     folder = tmp_path_factory.mktemp("environment")
     versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}
     tested = [f"{name}=={version}" for name, version in versions.items() if name != "paddle_mnist"]
@@ -124,7 +125,7 @@ def environment(built, tmp_path_factory):
 
 
 def test_installed_program_trains_once_evaluates_exports_reads_and_draws(environment):
-    """By the README's command, on the embedded digits."""
+    """By the page's command, on the embedded digits."""
     folder, run = environment.folder, "work/output/digits"
 
     def called(*words):

@@ -15,13 +15,12 @@ from pages import blocks
 README = ROOT / "README.md"
 READMES = (README, README.with_suffix(".zh-CN.md"))
 RUN = "work/output/my_net"  # of its example
-HOME = ROOT / "docs/en/index.md"
 
 
-def first_commands(page):
-    """Return what a page's reader types once the package is installed, without the dashboard."""
-    lines = "".join(blocks(page, "sh")).splitlines()
-    others = ("paddle-mnist dashboard", "pip", "make")
+def first_commands():
+    """Return what a reader types once the package is installed, without the dashboard."""
+    lines = "".join(blocks(README, "sh")).splitlines()
+    others = ("paddle-mnist dashboard", "make", "source")
     return [line for line in lines if not line.startswith(others)]
 
 
@@ -29,8 +28,9 @@ def first_commands(page):
 @pytest.mark.timeout(900)
 def test_first_commands_keep_what_they_promise(tmp_path):
     """In an empty folder, without MNIST: `kill -9` ends a training that costs no bit."""
-    typed = first_commands(README)
-    typed.remove("paddle-mnist train")  # test_install runs this one
+    lines = first_commands()
+    typed = [line for line in lines if line.split("#")[0].strip() != "paddle-mnist train"]
+    assert len(typed) < len(lines)  # test_install runs this one
     path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "MPLBACKEND": "Agg"}
     command = ["bash", "-c", "\n".join(typed)]
@@ -56,7 +56,8 @@ def test_example_is_silent_and_resumes_to_the_same_bits(tmp_path):
 
     def start(folder):
         folder.mkdir(exist_ok=True)
-        (folder / "example.py").write_text(blocks(README, "python")[0])
+        example = blocks(README, "python")[0].replace("epochs=300", "epochs=5")  # not ten seconds
+        (folder / "example.py").write_text(example)
         command, pipe = [sys.executable, "example.py"], subprocess.PIPE
         return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=pipe)
 
@@ -84,16 +85,6 @@ def test_example_is_silent_and_resumes_to_the_same_bits(tmp_path):
     printed, weights = finish(folder)
     assert "resuming after step" in "".join(printed)
     assert printed[-1] == last and weights == unbroken
-
-
-def test_home_page_shows_the_commands_and_the_log_of_the_readme():
-    first, other = (
-        sorted(line.partition(" #")[0].rstrip() for line in first_commands(page))
-        for page in (README, HOME)
-    )
-    assert first == other
-    excerpts = {marked_tables(page.read_text())["benchmark log"] for page in (README, HOME)}
-    assert len(excerpts) == 1
 
 
 def test_readmes_quote_the_page_on_speed_and_begin_with_the_set_up():

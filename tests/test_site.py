@@ -64,7 +64,10 @@ def test_site_has_every_page_option_and_public_name(site):
         if not (site / language / f"{path.stem}.html").exists()
     ]
     assert not missing
-    commands, api = ((site / f"en/{name}.html").read_text() for name in ("commands", "api"))
+    first, commands, api = (
+        (site / f"en/{name}.html").read_text() for name in ("index", "commands", "api")
+    )
+    assert 'id="kill-it"' in first and 'id="all-pages"' in first  # the README, and what follows it
     assert all(f'id="train-{name}"' in commands for name in FLAT_OPTIONS)
     assert all(f'id="paddle_mnist.{name}"' in api for name in paddle_mnist.__all__)
 

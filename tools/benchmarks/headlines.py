@@ -6,21 +6,14 @@ A ratio compares like with like: one thread with one thread.
 # By mark: the table, the column, the row, and the row to divide it by. A row is named by the
 # beginning of its title.
 HEADLINES = {
-    "seconds-fast": ("time-to-accuracy", "seconds", "this package, recipe `fast`, images cached"),
     "faster-fast": (
         "time-to-accuracy",
         "times faster",
         "this package, recipe `fast`, images cached",
     ),
-    "faster-cold": (
-        "time-to-accuracy",
-        "times faster",
-        "this package, recipe `fast`, nothing cached",
-    ),
     "faster-torch": ("time-to-accuracy", "times faster", "PyTorch eager"),
     "accuracy-fast": ("time-to-accuracy", "eval accuracy", "this package, recipe `fast`"),
     "accuracy-tutorial": ("time-to-accuracy", "eval accuracy", "the tutorial's loop"),
-    "accuracy-torch": ("time-to-accuracy", "eval accuracy", "PyTorch eager"),
     "times-paddle": (
         "train",
         "images a second",
