@@ -194,8 +194,6 @@ def toctrees(source: Path, code: str) -> str:
 
 def from_the_root(text: str, code: str) -> str:
     """Return a page of the repository's root with links as from the folder of a language."""
-    text = text.replace("](README.md)", "](../en/index.md)")
-    text = text.replace("](README.zh-CN.md)", "](../zh/index.md)")
     text = re.sub(rf"\]\(docs/{code}/", "](", text)
     text = re.sub(r"\]\(docs/", "](../", text)
     files = r"(?:tools|examples|tests|notebooks|paddle_mnist)/|LICENSE"
@@ -204,10 +202,10 @@ def from_the_root(text: str, code: str) -> str:
 
 def for_the_site(text: str, source: Path) -> str:
     """Return a page with the links that a repository page needs turned into the site's."""
-    for name, file in ROOT_PAGES["en"].items():
-        is_here = name in ROOT_PAGES[source.name] and (source / f"{name}.md").exists()
-        page = f"{name}.md" if is_here else f"../en/{name}.md"
-        text = re.sub(rf"\]\((?:\.\./\.\./)?{file}", f"]({page}", text)
+    for code, pages in ROOT_PAGES.items():
+        folder = "" if code == source.name else f"../{code}/"
+        for name, file in pages.items():
+            text = re.sub(rf"\]\((?:\.\./\.\./)?{file}", f"]({folder}{name}.md", text)
     text = repository.link_files(text)
     # The site of the other language is beside this one.
     text = re.sub(
