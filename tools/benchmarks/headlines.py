@@ -13,7 +13,6 @@ HEADLINES = {
     ),
     "faster-torch": ("time-to-accuracy", "times faster", "PyTorch eager"),
     "accuracy-fast": ("time-to-accuracy", "eval accuracy", "this package, recipe `fast`"),
-    "accuracy-tutorial": ("time-to-accuracy", "eval accuracy", "the tutorial's loop"),
     "times-paddle": (
         "train",
         "images a second",
