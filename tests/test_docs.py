@@ -19,7 +19,7 @@ from synthetic_data import tiny_splits, write_json
 from paddle_mnist.commands._dispatch import COMMANDS
 
 EN = ROOT / "docs/en"
-RUN_ELSEWHERE = ("README", "index", "install")  # test_readme and test_install do
+RUN_ELSEWHERE = ("README", "install")  # test_readme and test_install do
 WITH_MNIST = ("incremental", "several-processes", "train")  # others are read without, too
 DRAW = ("looking-inside",)  # others train without figures
 BLOCKS = [
