@@ -350,9 +350,9 @@ def test_run_that_lost_its_lock_uploads_nothing_more(tmp_path, url, lines):
     assert all(step <= 6 for step in manifests(url).values())
 
 
-def start(output, options, seconds=0.5):
-    """Start a training that takes so many seconds a step."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+def start(output, options, seconds=0.5, **variables):
+    """Start a training that takes so many seconds a step. variables: of its environment."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, SCRIPT, str(output), json.dumps(options), str(seconds)]
     return subprocess.Popen(
         command,
@@ -362,6 +362,13 @@ def start(output, options, seconds=0.5):
         # A shell ignores it in background jobs, and the training then does, too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def test_mirrored_run_on_a_file_system_without_locks_warns_once(tmp_path, url, refusing):
+    process = start(tmp_path / "one", {"mirror": url}, 0.0, **refusing("FLOCK", "ENOLCK"))
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert output.count(".lock.json is the lock") == 1, output
 
 
 @pytest.mark.slow
