@@ -39,7 +39,7 @@ PROGRAM = (
     "import sys; sys.path = [path for path in sys.path if path]; "
     "from paddle_mnist.checkpoint.mirror_copy import main; main()"
 )
-PROGRESS = "progress"  # comes before an answer, whenever something was read or copied
+PROGRESS = "progress"  # comes before an answer, whenever something was read
 POLL_SECONDS = 0.05
 LONGEST_SILENCE = 60.0  # seconds in which a download that works makes some progress
 SHORT_WAIT = 30.0  # at most, for a mirror without which the training can start
@@ -179,9 +179,9 @@ class Mirror:
         key = newer_than.sort_key if newer_than else None
         self._call(self._saving.mirror_timeout, "pull", key)
 
-    def move_aside(self) -> None:
-        """Move the copy of a former run aside."""
-        self._call(self._saving.mirror_timeout, "move_aside")
+    def require_empty(self) -> None:
+        """Raise ConfigError if the copy has checkpoints."""
+        self._call(self._saving.mirror_timeout, "require_empty")
 
     def _call(self, seconds: float, *request: Any) -> Any:
         """Call a method of `MirrorCopy` until it succeeds, and return its value.
