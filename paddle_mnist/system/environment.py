@@ -9,7 +9,6 @@ alone.
 import atexit
 import contextlib
 import functools
-import importlib
 import io
 import logging
 import os
@@ -175,19 +174,6 @@ def usable_cpus() -> int:
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
     return int(cpu_count())
-
-
-def memory_limit() -> str:
-    """Return in a sentence how much memory this process may use; "" if it has no limit."""
-    with contextlib.suppress(ImportError):  # on Windows
-        resource = importlib.import_module("resource")
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            return (
-                f"this process may use at most {limit >> 20:,} MiB of memory (RLIMIT_AS); raise "
-                "the limit with ulimit -v"
-            )
-    return ""
 
 
 def has_posix_processes() -> bool:
