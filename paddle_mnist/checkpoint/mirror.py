@@ -1,9 +1,9 @@
-"""`Mirror`: a training's side of its mirror, the copy of a run in another place.
+"""`Mirror`: the side of the process that trains; a mirror is a copy of a run in another place.
 
 A process of its own reads and writes the copy (`mirror_copy.main`): the drivers of object stores do
-not all survive the fork of a training's workers, and the training must not wait for an upload. That
-process answers one request at a time. After a save, the training requests an upload; after each
-step it looks whether there is an answer. A request that fails is repeated, after growing pauses.
+not all survive the fork of workers, and training must not wait for an upload. That process answers
+one request at a time. After a save, training requests an upload; after each step it looks for an
+answer. A request that fails is repeated, after growing pauses.
 
 It is one process for all uploads, since importing fsspec and a driver takes 0.6 s of processor
 time, many times what an upload takes.
@@ -56,7 +56,7 @@ class Mirror:
     """The copy of a run, and the process that reads and writes it.
 
     where: a URL or a folder. saving: which checkpoints the copy keeps, and how many seconds to wait
-    for it before and after a training. url: (attribute) of the copy.
+    for it before and after training. url: (attribute) of the copy.
     """
 
     def __init__(self, where: str, run: "RunDirectory", saving: Saving):
@@ -80,7 +80,7 @@ class Mirror:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what drivers print is none of the training's output
+                stdout=2,  # drivers print; stdout belongs to the training
                 env=for_another_python(),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the training, which then ends this process
@@ -152,7 +152,7 @@ class Mirror:
             self._pause = 0.0
         return answer
 
-    # Before a training
+    # Before training
 
     def look(self, is_needed: bool) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step.
@@ -195,7 +195,7 @@ class Mirror:
                     )
         return answer
 
-    # During and after a training
+    # During and after training
 
     def changed(self) -> None:
         """Upload what was saved, and delete what was pruned, after the upload that is under way."""

@@ -117,7 +117,7 @@ class MirrorCopy:
             self.remote.write(MARK, json.dumps({"made_by": "paddle_mnist"}).encode())
         self._is_marked = True
 
-    # At the start of a training
+    # At the start of training
 
     def look(self) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step."""
@@ -191,7 +191,7 @@ class MirrorCopy:
             )
         return True
 
-    # During a training
+    # During training
 
     def push(self, is_last: bool) -> tuple[list[Checkpoint], bool]:
         """Upload the checkpoint that is next, and delete those that the run does not keep.

@@ -1,4 +1,4 @@
-"""The options of a training, and the configuration that they ask for."""
+"""The options of `train`, and the configuration that they ask for."""
 
 import argparse
 from pathlib import Path
@@ -21,7 +21,7 @@ ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes the
 
 
 def add_train_options(parser: Parser) -> None:
-    """Add all options of a training, under their headings, and those that set many at once."""
+    """Add all options of `train`, under their headings, and those that set many at once."""
     parser.add_argument(
         "--recipe",
         metavar="NAME",

@@ -114,7 +114,8 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
     count = gpu_count()
     if not count or not all(gpu.isdigit() for gpu in chosen):
         raise DeviceError(
-            f"gpus is {gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
+            f"gpus is {gpus!r}, but Paddle sees {count} GPUs; expected numbers such as 0,1"
+            + ("" if count else "; without GPUs, use nprocs")
         )
     if nprocs not in (None, len(chosen)):
         raise ConfigError(f"gpus lists {len(chosen)} for {nprocs} processes; expected one for each")

@@ -1,7 +1,7 @@
 """`RemoteFolder`: a folder in an object store, on a server or on another disk, through fsspec.
 
-Only the processes that talk to it import fsspec and its drivers: a training must not, since not all
-of them survive a fork.
+Only the processes that talk to it import fsspec and its drivers. A process that trains must not,
+since not all of them survive a fork.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""At the start of a training: what its mirror has and its run directory lacks."""
+"""Fetch at the start what the mirror has and the run directory lacks."""
 
 import logging
 from typing import Optional
