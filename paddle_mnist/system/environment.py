@@ -26,7 +26,6 @@ from paddle_mnist.errors import ConfigError, DeviceError
 log = logging.getLogger("paddle_mnist")
 
 LOOPBACK = "127.0.0.1"
-WITHOUT_PROXY = ("localhost", LOOPBACK, "::1")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
 WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
@@ -38,12 +37,11 @@ def prepared() -> Iterator[None]:
     """Prepare the streams and the environment of a process that runs a command.
 
     Standard streams are open from now on, and what they cannot encode is escaped. Inside,
-    Matplotlib draws into files, and the loopback address needs no proxy; processes that are started
-    inside inherit that.
+    Matplotlib draws into files; processes that are started inside inherit that.
     """
     descriptors_open()
     _escape_streams()
-    with environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
+    with environment(MPLBACKEND="Agg"):
         yield
 
 
@@ -101,14 +99,6 @@ def _escape_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # not in a notebook
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _no_proxy_for_loopback() -> dict[str, str]:
-    """Return the variables that exempt the loopback address from proxies."""
-    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if exempt != "*":
-        exempt = ",".join(filter(None, [exempt, *WITHOUT_PROXY]))
-    return {"no_proxy": exempt, "NO_PROXY": exempt}
 
 
 def without_proxies() -> contextlib.AbstractContextManager[None]:
