@@ -130,11 +130,7 @@ def _can_write(folder: str) -> bool:
     """Return whether files can be written in a folder, which need not exist yet."""
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder) or "."
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
 @functools.cache
