@@ -63,7 +63,7 @@ class StepOutputs:
 
 
 class View:
-    """Read-only view of a training for observers: its state, its metrics, its net.
+    """Read-only view of a run for observers: its state, its metrics, its net.
 
     step: steps done. loss: None before the first step. metrics: those of this very step's log line
     come after its observers.
@@ -217,7 +217,7 @@ class Checkpointer:
     """Base class of what saves checkpoints when they are due; by itself it saves nothing."""
 
     def at_start(self, state: TrainState) -> None:
-        """Called before the first step of a training whose initial weights are to be saved."""
+        """Called before the first step of a run whose initial weights are to be saved."""
 
     def after_step(self, state: TrainState) -> None:
         """Called after each step."""
@@ -226,7 +226,7 @@ class Checkpointer:
         """Called after each epoch and its evaluation."""
 
     def after_error(self, error: BaseException, state: TrainState) -> None:
-        """Called with the exception that ends a training, before it is raised again."""
+        """Called with the exception that ends training, before it is raised again."""
 
     def at_end(self, state: TrainState) -> None:
         """Called after the last epoch."""

@@ -70,7 +70,7 @@ def option(
     heading: where `--help` lists it; by default the group's `heading`.
     must_match: whether it decides the result, so that a resumed run may not change it.
     bare: the value of the option on a command line without one, where that is allowed.
-    parse: converts other ways to write a value, and raises ValueError for what is none.
+    parse: converts other ways to write a value, and raises ValueError for an invalid value.
     """
     if bare is None and isinstance(default, bool):
         bare = "true"
@@ -278,7 +278,7 @@ def split_names(value: Any) -> list[Any]:
 
 
 def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> None:
-    """Raise ConfigError for a name that is none of the options, with the nearest that is."""
+    """Raise ConfigError for an unknown option, with the nearest known one."""
     known = [*known]
     for name in names:
         if name not in known:

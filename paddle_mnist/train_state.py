@@ -1,4 +1,4 @@
-"""`TrainState`, the one record of a training's progress."""
+"""`TrainState`, the one record of a run's progress."""
 
 import contextlib
 import copy
@@ -26,12 +26,12 @@ class RunningSums:
 
 
 def _nothing_pending() -> None:
-    """Before a training attaches its metrics, the sums are up to date."""
+    """Before a run attaches its metrics, the sums are up to date."""
 
 
 @dataclass
 class TrainState:
-    """The progress of a training. Every manifest holds it as JSON; no path is parsed for it.
+    """The progress of a run. Every manifest holds it as JSON; no path is parsed for it.
 
     epoch: the current epoch, 0-based, until it is evaluated; then the next one.
     position: batches of this epoch that are done.
@@ -39,7 +39,7 @@ class TrainState:
     samples: samples seen since the run began.
     train_seconds: time spent in training steps, summed over all starts of the run.
     running_sums: sums since the last log line; a resumed run continues them and writes the same
-        line. During a training they lag behind the steps until `synchronize`.
+        line. During training they lag behind the steps until `synchronize`.
     metrics: what an evaluation of the current weights gave, by tag; empty if there was none.
     scores: [step, value of `monitor`] of every evaluation of the run; None if it is not finite.
     monitor, mode: the metric by which evaluations are compared, and whether the highest value is

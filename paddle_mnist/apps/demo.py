@@ -5,6 +5,7 @@ import importlib
 import logging
 import math
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,6 @@ from paddle_mnist.mnist.pictures.digits import read_digit
 from paddle_mnist.mnist.pictures.reading import reading
 from paddle_mnist.mnist.predictor import DigitPredictor, open_predictor
 from paddle_mnist.system.environment import environment, without_proxies
-from paddle_mnist.system.files import temporary_folder
 
 log = logging.getLogger("paddle_mnist")
 
@@ -153,7 +153,8 @@ def serve(
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     proxies = contextlib.nullcontext() if share else without_proxies()
     # Pages share gradio's folder, and each deletes the others' files when it ends (6.31).
-    with temporary_folder() as folder, environment(GRADIO_TEMP_DIR=str(folder)), proxies:
+    temporary = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
+    with temporary as folder, environment(GRADIO_TEMP_DIR=folder), proxies:
         gradio, blocks = _gradio(), page(predictor)
         blocks.launch(
             server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses

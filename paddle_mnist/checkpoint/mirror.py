@@ -1,9 +1,9 @@
-"""`Mirror`: a training's side of its mirror, the copy of a run in another place.
+"""`Mirror`: the side of the process that trains; a mirror is a copy of a run in another place.
 
 A process of its own reads and writes the copy (`mirror_copy.main`): the drivers of object stores do
-not all survive the fork of a training's workers, and the training must not wait for an upload. That
-process answers one request at a time. After a save, the training requests an upload; after each
-step it looks whether there is an answer. A request that fails is repeated, after growing pauses.
+not all survive the fork of workers, and training must not wait for an upload. That process answers
+one request at a time. After a save, training requests an upload; after each step it looks for an
+answer. A request that fails is repeated, after growing pauses.
 
 It is one process for all uploads, since importing fsspec and a driver takes 0.6 s of processor
 time, many times what an upload takes.
@@ -39,7 +39,7 @@ PROGRAM = (
     "import sys; sys.path = [path for path in sys.path if path]; "
     "from paddle_mnist.checkpoint.mirror_copy import main; main()"
 )
-PROGRESS = "progress"  # comes before an answer, whenever something was read or copied
+PROGRESS = "progress"  # comes before an answer, whenever something was read
 POLL_SECONDS = 0.05
 LONGEST_SILENCE = 60.0  # seconds in which a download that works makes some progress
 SHORT_WAIT = 30.0  # at most, for a mirror without which the training can start
@@ -56,7 +56,7 @@ class Mirror:
     """The copy of a run, and the process that reads and writes it.
 
     where: a URL or a folder. saving: which checkpoints the copy keeps, and how many seconds to wait
-    for it before and after a training. url: (attribute) of the copy.
+    for it before and after training. url: (attribute) of the copy.
     """
 
     def __init__(self, where: str, run: "RunDirectory", saving: Saving):
@@ -72,7 +72,6 @@ class Mirror:
         self._has_begun = False  # to upload: before, the copy may be another run's
         self._is_last = False  # the training has ended, so that the result is uploaded, too
         self._uploaded: Sequence[Checkpoint] = []  # what the copy has held last
-        self._newest_at_start: Optional[str] = None  # of the copy, by checksum
         self._start()
 
     def _start(self) -> None:
@@ -81,19 +80,13 @@ class Mirror:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what drivers print is none of the training's output
+                stdout=2,  # drivers print; stdout belongs to the training
                 env=for_another_python(),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the training, which then ends this process
             )
         run, stopping = self._run, [int(signum) for signum in signals.stop_signals()]
-        copy = (
-            self.url,
-            run.path.absolute(),
-            run.weights.stem,
-            self._saving,
-            self._newest_at_start,
-        )
+        copy = (self.url, run.path.absolute(), run.weights.stem, self._saving)
         self._send((os.getpid(), stopping, copy))
 
     def _send(self, message: tuple[Any, ...]) -> None:
@@ -159,7 +152,7 @@ class Mirror:
             self._pause = 0.0
         return answer
 
-    # Before a training
+    # Before training
 
     def look(self, is_needed: bool) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step.
@@ -167,9 +160,7 @@ class Mirror:
         is_needed: whether the training cannot start without it.
         """
         longest = math.inf if is_needed else SHORT_WAIT
-        copies = list(self._call(min(self._saving.mirror_timeout, longest), "look"))
-        self._newest_at_start = copies[-1].manifest[CHECKSUM] if copies else None
-        return copies
+        return list(self._call(min(self._saving.mirror_timeout, longest), "look"))
 
     def pull(self, newer_than: Optional[Checkpoint]) -> None:
         """Download the newest checkpoint that is intact and newer than another, and the best ones.
@@ -179,9 +170,9 @@ class Mirror:
         key = newer_than.sort_key if newer_than else None
         self._call(self._saving.mirror_timeout, "pull", key)
 
-    def move_aside(self) -> None:
-        """Move the copy of a former run aside."""
-        self._call(self._saving.mirror_timeout, "move_aside")
+    def require_empty(self) -> None:
+        """Raise ConfigError if the copy has checkpoints."""
+        self._call(self._saving.mirror_timeout, "require_empty")
 
     def _call(self, seconds: float, *request: Any) -> Any:
         """Call a method of `MirrorCopy` until it succeeds, and return its value.
@@ -204,7 +195,7 @@ class Mirror:
                     )
         return answer
 
-    # During and after a training
+    # During and after training
 
     def changed(self) -> None:
         """Upload what was saved, and delete what was pruned, after the upload that is under way."""

@@ -5,12 +5,11 @@ be uploaded: that is the difference between both folders, so that nothing is los
 The order is that of the disk: the manifest of a checkpoint comes last.
 
 The first file of a copy is its mark, by which it is recognized. Among `checkpoints`, only files
-with the names of checkpoints are ever deleted or moved.
+with the names of checkpoints are ever deleted.
 """
 
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
 import re
@@ -32,6 +31,7 @@ from paddle_mnist.checkpoint.run import MIRROR_LOCK, RunDirectory
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import (
     CheckpointError,
+    ConfigError,
     DeviceError,
     PaddleMnistError,
     RunLockedError,
@@ -45,7 +45,6 @@ from paddle_mnist.system.remote import Failure, RemoteFolder, failure
 log = logging.getLogger("paddle_mnist")
 
 CHECKPOINTS = "checkpoints"
-ASIDE = "aside"
 MARK = ".copy"
 # A file of a checkpoint, perhaps under its temporary name.
 OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+)?(?:_breakpoint)?)\.(?:json|pd\w+)(?:\.part)?")
@@ -58,18 +57,15 @@ class MirrorCopy:
     Its methods raise what drivers raise, and RunLockedError if another process has written there.
     """
 
-    def __init__(
-        self, url: str, run: Path, name: str, saving: Saving, newest_at_start: Optional[str] = None
-    ):
+    def __init__(self, url: str, run: Path, name: str, saving: Saving):
         self.remote = RemoteFolder(url)
         self.run = RunDirectory(run, name)
         self.saving = saving
-        self._newest_at_start = newest_at_start  # of the copy, by checksum
+        self._newest_at_start: Optional[str] = None  # of the copy, by checksum
         self._manifests: dict[tuple[str, int], Checkpoint] = {}  # those read, by name and size
         self._damaged: set[str] = set()  # the names of checkpoints whose manifests cannot be read
         self._files: set[str] = set()  # all names in `checkpoints`
         self._is_marked = False
-        self._aside = ""  # the folder to which the copy is being moved
         self._skipped: set[str] = set()  # checkpoints of the run that are damaged, by checksum
         self._written: dict[str, str] = {}  # SHA-256 of the small files
 
@@ -121,7 +117,7 @@ class MirrorCopy:
             self.remote.write(MARK, json.dumps({"made_by": "paddle_mnist"}).encode())
         self._is_marked = True
 
-    # At the start of a training
+    # At the start of training
 
     def look(self) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step."""
@@ -147,7 +143,7 @@ class MirrorCopy:
         if not newer_than and (copies or self._damaged):
             raise CheckpointError(
                 f"{self.remote.url}: no valid checkpoint there, and none in {self.run.path}; put a "
-                "good one back, or set fresh to start over"
+                "good one back, or choose another mirror to start over"
             )
         return False
 
@@ -185,37 +181,17 @@ class MirrorCopy:
                     file.seek(0)
                     file.write(earlier + now)
 
-    def move_aside(self) -> bool:
-        """Move all files of a copy to a folder under the same URL; return whether there were any.
-
-        All are copied before any is deleted, manifests first, so an interrupted move loses nothing.
-        """
+    def require_empty(self) -> bool:
+        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own."""
         self._require_mark()
-        sizes = self._sizes()
-        if not sizes:
-            return False
-        if not self._aside:
-            taken = self.remote.names()
-            names = (f"{ASIDE}.{number}" for number in itertools.count(1))
-            self._aside = next(name for name in names if name not in taken)
-        there = self._sizes(f"{self._aside}/")  # what a failed attempt has copied already
-        for name, size in sizes.items():
-            if there.get(name) != size:
-                self.remote.copy(name, f"{self._aside}/{name}")
-        for name in sorted(sizes, key=_manifests_first):
-            self.remote.remove(name)
-        log.info("mirror: moved the copy of the former run to %s/%s", self.remote.url, self._aside)
+        if names := sorted(self.remote.sizes(CHECKPOINTS)):
+            raise ConfigError(
+                f"fresh is set, but {self.remote.url} holds {listed(names, most=3)}; delete that "
+                "copy, or choose another mirror"
+            )
         return True
 
-    def _sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of a copy's files except its mark, by their names below a folder."""
-        inside = self.remote.sizes(f"{folder}{CHECKPOINTS}")
-        sizes = {f"{CHECKPOINTS}/{name}": size for name, size in inside.items()}
-        sizes.update(self.remote.sizes(folder))
-        sizes.pop(MARK, None)
-        return sizes
-
-    # During a training
+    # During training
 
     def push(self, is_last: bool) -> tuple[list[Checkpoint], bool]:
         """Upload the checkpoint that is next, and delete those that the run does not keep.

@@ -123,18 +123,17 @@ class RunDirectory:
     ) -> Iterator["RunDirectory"]:
         """Lock the directory, created if need be, and copy the log to `train.log`.
 
-        fresh: first move the present contents aside, to `<name>.1` or the next free number, and
-            those of the mirror that `saving` names.
+        fresh: first move the present contents aside, to `<name>.1` or the next free number.
         earlier: records that were logged before, to be copied to `train.log` too.
         Raises RunLockedError if another process holds the lock, OutputError if the directory
-        cannot be written.
+        cannot be written, ConfigError for a fresh run with a mirror that has checkpoints.
         """
         if fresh:
             with self._locked(saving):
                 self._require_movable()
                 if saving.mirror:
                     with contextlib.closing(Mirror(saving.mirror, self, saving)) as mirror:
-                        mirror.move_aside()
+                        mirror.require_empty()
                 self._move_aside()
         # After a move this is another directory, with another lock.
         with self._locked(saving) as lock:

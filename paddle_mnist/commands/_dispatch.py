@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn, Optional
+from typing import NoReturn
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
@@ -25,21 +25,11 @@ COMMANDS = {
 
 def main() -> NoReturn:
     """Run the command that the process was started for, and exit with its code."""
-    name = command_name(sys.argv[1]) if len(sys.argv) > 1 else None
-    if name:
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in COMMANDS:
         command = _module(name)
         run_script(lambda _: command.main(sys.argv[2:]), abandon_threads=name == "dashboard")
     run_script(lambda _: run_command(_list_commands, prints_data=True))
-
-
-def command_name(name: str) -> Optional[str]:
-    """Return the command that a user means by a name, or None if there is no such command.
-
-    Underscores are as good as dashes, and the name of the module (`export_model`) as the command's.
-    """
-    name = name.replace("-", "_")
-    spellings = {module: command for command, module in COMMANDS.items()}
-    return name if name in COMMANDS else spellings.get(name)
 
 
 def _module(command: str) -> ModuleType:

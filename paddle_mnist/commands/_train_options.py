@@ -1,12 +1,9 @@
-"""The options of a training, and the configuration that they ask for."""
+"""The options of `train`, and the configuration that they ask for."""
 
 import argparse
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import (
@@ -24,7 +21,7 @@ ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes the
 
 
 def add_train_options(parser: Parser) -> None:
-    """Add all options of a training, under their headings, and those that set many at once."""
+    """Add all options of `train`, under their headings, and those that set many at once."""
     parser.add_argument(
         "--recipe",
         metavar="NAME",
@@ -58,7 +55,7 @@ def add_train_options(parser: Parser) -> None:
         title = one.heading
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        _add_option(groups[title], name, one, defaults[name])
+        add_option(groups[title], name, one, defaults[name])
         if name == "nprocs":
             groups[title].add_argument(
                 "--num_gpus",
@@ -69,7 +66,8 @@ def add_train_options(parser: Parser) -> None:
             )
 
 
-def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
+def add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
+    """Add an option to a parser or one of its groups. value: its default, for the help."""
     value = ",".join(map(str, value)) if isinstance(value, list) else value
     value = str(value).lower() if isinstance(value, bool) else value
     default = "" if value in (None, "") else f" [{value}]"
@@ -109,10 +107,8 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     given = {**file, **options}
     if given.get("output") is None:
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))
-    run = {} if args.fresh else _config_of_run(given)
-    is_continued = given.get("incremental_from") or run.get("incremental_from")
-    if is_continued and "lr_schedule" not in given:
-        values.update(_continued_schedule(values, run))
+    if given.get("incremental_from") and "lr_schedule" not in given:
+        values.update(continued_schedule({**TrainConfig().options, **values}))
     values.update(given)
     return TrainConfig.from_mapping(values, origin=", ".join(args.config) or "config")
 
@@ -120,31 +116,6 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
 def _name_of(config: Path) -> str:
     """Return the name of a configuration file without its suffix; `net.v1` has none."""
     return config.stem if config.suffix.lower() in (".yaml", ".yml", ".json") else config.name
-
-
-def _continued_schedule(values: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what continued training takes in place of a recipe's schedule.
-
-    values: the recipe's. run: the configuration of the run that goes on, if there is one; what it
-    took from its recipe it keeps, as all did that began before continued training had a schedule.
-    """
-    usual = {
-        name: values.get(name, TrainConfig().options[name])
-        for name in ("lr_schedule", "learning_rate")
-    }
-    continued = continued_schedule(usual)
-    return {name: value for name, value in continued.items() if run.get(name) != usual[name]}
-
-
-def _config_of_run(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration of the run that goes on, if it may be one of continued training."""
-    resume = str(given.get("resume", "auto"))
-    if resume not in ("auto", "off", "False"):
-        place = RunDirectory(resume)
-        runs = [place, RunDirectory(place.path.parent.parent)]  # or that of a checkpoint
-    else:
-        runs = [RunDirectory(str(given["output"]))] if given.get("incremental_from") else []
-    return next((read_yaml(run.config) for run in runs if os.path.isfile(run.config)), {})
 
 
 def _fields_from_set(items: list[str]) -> dict[str, str]:
@@ -160,20 +131,14 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
 
 
 def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that have an option of their own, with those that `--num_gpus` implies."""
+    """Return the fields that have an option of their own, and those that `--num_gpus` implies.
+
+    An option wins over what ModelArts appends.
+    """
     options = {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
     if "num_gpus" not in args:
         return options
     count = args.num_gpus
-    if count < 0:
-        raise ConfigError(f"num_gpus is {count}; expected a number of GPUs, or 0 for the CPU")
     # ModelArts passes 0 on machines without a GPU; nprocs 0 would start as many as there are cores.
     implied = {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}
-    for name, value in implied.items():
-        if options.get(name, "auto") not in ("auto", str(value)):
-            meaning = f"nprocs {count}" if count else "one process on the CPU"
-            raise ConfigError(
-                f"num_gpus is {count}, which means {meaning}, but {name} is {options[name]}; "
-                f"expected --num_gpus or --{name}, not both"
-            )
-    return {**options, **implied}
+    return {**implied, **options}

@@ -5,12 +5,10 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.mirror_copy import CHECKPOINTS
 from paddle_mnist.checkpoint.names import exists, find_run
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import best_first
@@ -18,11 +16,8 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
-from paddle_mnist.system.files import temporary_folder
-from paddle_mnist.system.remote import RemoteFolder, check_url, failure
 from paddle_mnist.train_state import TrainState
 
-CONFIG = "config.yaml"
 RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}
 
 
@@ -38,7 +33,7 @@ def _parser() -> Parser:
     parser.usage = "%(prog)s list|verify|prune [RUN] [options]"
     actions = parser.add_subparsers(metavar="ACTION", required=True, title="actions")
 
-    def add(name: str, act: Callable[[argparse.Namespace], None], help: str, run: str) -> Parser:
+    def add(name: str, act: Callable[[argparse.Namespace], None], help: str) -> Parser:
         action = actions.add_parser(
             name,
             prog=f"{parser.prog} {name}",
@@ -47,16 +42,20 @@ def _parser() -> Parser:
             description=f"{help[0].upper()}{help[1:]}.",
         )
         action.usage = "%(prog)s [RUN] [options]"
-        action.add_argument("run", metavar="RUN", nargs="?", help=f"{run} [newest in work/output]")
+        action.add_argument(
+            "run",
+            metavar="RUN",
+            nargs="?",
+            help="a run, one of its checkpoints, any folder with checkpoints "
+            "[newest in work/output]",
+        )
         action.set_defaults(act=act)
         return action
 
-    any_folder = "a run, one of its checkpoints, any folder with checkpoints"
-    readable = f"{any_folder}, or the URL of a mirror"
-    listing = add("list", _list, "list the checkpoints, and files that belong to none", readable)
+    listing = add("list", _list, "list the checkpoints, and files that belong to none")
     listing.add_argument("--json", action="store_true", help="print a JSON object")
-    add("verify", _verify, "read every byte of the checkpoints", readable)
-    prune = add("prune", _prune, "show which checkpoints are not kept, or delete them", any_folder)
+    add("verify", _verify, "read every byte of the checkpoints")
+    prune = add("prune", _prune, "show which checkpoints are not kept, or delete them")
     prune.add_argument(
         "--yes", action="store_true", help="delete them instead of only listing them"
     )
@@ -86,69 +85,26 @@ def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]
     return store, run if of_run else None
 
 
-@contextlib.contextmanager
-def _readable(name: Optional[str]) -> Iterator[tuple[CheckpointStore, Callable[[str], str]]]:
-    """Find checkpoints to read, those of a mirror downloaded.
-
-    Gives them, and what replaces the folder that they were downloaded to by the URL in a text.
-    """
-    if not name or "://" not in name:
-        yield _find(name)[0], str
-        return
-    with _downloaded(name) as folder:
-
-        def shown(text: str) -> str:
-            return text.replace(str(folder), name)
-
-        try:
-            yield _find(str(folder))[0], shown
-        except CheckpointError as error:
-            raise CheckpointError(shown(str(error))) from None
-
-
 def _verify(args: argparse.Namespace) -> None:
     """Print the state of each checkpoint. Raises CheckpointError unless all are intact."""
-    with _readable(args.run) as (store, shown):
-        damage = store.find_damaged()
-        whole = [checkpoint for checkpoint in store.all() if checkpoint.path not in damage]
-        lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
-        lines += map(str, damage.values())
-        lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
-        print(shown("\n".join(lines)))
-        if damage or not whole:
-            raise CheckpointError(
-                f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
-                "training quarantines the damaged ones, and resumes from the newest that is whole"
-            )
-
-
-@contextlib.contextmanager
-def _downloaded(url: str) -> Iterator[Path]:
-    """Download the copy of a run to a folder. Raises CheckpointError if it cannot be read."""
-    remote = RemoteFolder(url)
-    with temporary_folder() as folder:
-        try:
-            check_url(url)
-            (folder / CHECKPOINTS).mkdir()
-            for part in ("", CHECKPOINTS):
-                for name, size in remote.sizes(part).items():
-                    if part or name == CONFIG:
-                        data = remote.read(f"{part}/{name}".lstrip("/"), size)
-                        folder.joinpath(part, name).write_bytes(data)
-        except Exception as error:  # whatever the driver raises
-            raise CheckpointError(
-                f"{url.rpartition('@')[2]}: cannot be read ({failure(error)}); expected the mirror "
-                "of a run"
-            ) from error
-        yield folder
+    store, _ = _find(args.run)
+    damage = store.find_damaged()
+    whole = [checkpoint for checkpoint in store.all() if checkpoint.path not in damage]
+    lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
+    lines += map(str, damage.values())
+    lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
+    print("\n".join(lines))
+    if damage or not whole:
+        raise CheckpointError(
+            f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
+            "training quarantines the damaged ones, and resumes from the newest that is whole"
+        )
 
 
 def _prune(args: argparse.Namespace) -> None:
     """Print which checkpoints are not kept, and with `--yes` delete them."""
     options = {name: getattr(args, name) for name in RETENTION if getattr(args, name) is not None}
     TrainConfig(**options)  # errors in the options come before those on the disk
-    if args.run and "://" in args.run:
-        raise ConfigError(f"{args.run}: a mirror, which its run prunes; expected a run to prune")
     if args.run and exists(args.run) and not os.path.isdir(args.run):
         raise ConfigError(f"{args.run}: expected a run; --keep options choose its checkpoints")
     store, run = _find(args.run)
@@ -170,9 +126,9 @@ def _prune(args: argparse.Namespace) -> None:
 
 def _list(args: argparse.Namespace) -> None:
     """Print the checkpoints, as a table or as JSON."""
-    with _readable(args.run) as (store, shown):
-        contents = _contents(store)
-        print(shown(json.dumps(contents, indent=1) if args.json else _as_text(contents)))
+    store, _ = _find(args.run)
+    contents = _contents(store)
+    print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
 
 
 def _contents(store: CheckpointStore) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import locale
 from collections.abc import Sequence
 
+from paddle_mnist.checkpoint.names import find_run
 from paddle_mnist.commands import Parser, command
-from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 
 
 @command()
@@ -14,11 +14,16 @@ def main(argv: Sequence[str]) -> None:
     VisualDL leaves a thread that never ends, for which Python would wait: `run_script` abandons it.
     """
     parser = Parser("paddle-mnist dashboard", __doc__, "work/output/default")
-    add_runs_arguments(
-        parser,
-        "run directories, checkpoints or files of runs, folders that contain runs, or VisualDL "
-        "logs [all of work/output]",
-        more_options=("--logdir",),  # VisualDL's own name, which its users type
+    parser.usage = "%(prog)s [RUN ...] [options]"
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help="run directories, checkpoints or files of runs, folders that contain runs, or "
+        "VisualDL logs [all of work/output]",
+    )
+    parser.add_argument(
+        "--logdir", metavar="RUN", nargs="+", default=[], help="the same as RUN, as in VisualDL"
     )
     parser.add_argument(
         "--port", "-p", type=int, default=8080, help="port to listen on; 0: any free port [8080]"
@@ -43,4 +48,5 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     from paddle_mnist.apps.dashboard import serve
 
-    serve(named_runs(args), args.host, args.port, args.language, args.public_path)
+    runs = [find_run(name).path for name in (*args.runs, *args.logdir)]
+    serve(runs, args.host, args.port, args.language, args.public_path)

@@ -14,7 +14,7 @@ from paddle_mnist.system.devices import require_paddle
 def main(argv: Sequence[str]) -> None:
     """Evaluate weights and print the report; return the exit code."""
     parser = Parser("paddle-mnist eval", __doc__, "work/output/default")
-    add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
+    add_weights_arguments(parser, "newest run in work/output", run_options=("--run", "--output"))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
     parser.add_argument(
         "--split", default="eval", choices=SPLIT_NAMES, help="split to evaluate on [eval]"

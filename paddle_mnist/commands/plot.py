@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from paddle_mnist.checkpoint.names import find_run
 from paddle_mnist.commands import Parser, command
-from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figures import DIGIT_FIGURES
 from paddle_mnist.options import split_names
 from paddle_mnist.plots.figure import COMPARED_FILES
@@ -29,8 +28,12 @@ def main(argv: Sequence[str]) -> None:
             ]
         ),
     )
-    add_runs_arguments(
-        parser, "run directories, or checkpoints or files of runs [newest in work/output]"
+    parser.usage = "%(prog)s [RUN ...] [options]"
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help="run directories, or checkpoints or files of runs [newest in work/output]",
     )
     parser.add_argument(
         "--output",
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     require_paddle()
     from paddle_mnist.mnist.report import plot_runs
 
-    runs = named_runs(args) or [find_run().path]
+    runs = [find_run(name).path for name in args.runs or [None]]
     only = split_names(args.only)
     for path in plot_runs(runs, args.output, args.device, only):
         print(path)

@@ -28,12 +28,11 @@ from paddle_mnist.inference.predictor import (
 )
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.arrays import as_array
-from paddle_mnist.system.environment import usable_home
+from paddle_mnist.system.environment import encodable, usable_home
 from paddle_mnist.system.files import (
     make_folder,
     remove,
     sync_folder,
-    utf8_folder,
     write_atomically,
     writing,
 )
@@ -181,10 +180,12 @@ def export_layer(
     if format not in FORMS:
         raise ConfigError(f"format is {format!r}; expected {' or '.join(FORMS)}")
     folder = Path(folder)
+    if encodable(str(folder)) != str(folder):
+        raise ConfigError(f"{folder}: Paddle exports only to a path in UTF-8; choose another one")
     size = sum(value.size * value.element_size() for value in layer.state_dict().values())
     with evaluation_mode(layer), _folder_for_trial(folder, size + MAX_PROGRAM) as temporary:
-        with explained(check_inputs, "the export"), utf8_folder(temporary) as writable:
-            files = FORMS[format](layer, signature, writable)
+        with explained(check_inputs, "the export"):
+            files = FORMS[format](layer, signature, temporary)
         with paddle.no_grad():
             tensors = [paddle.to_tensor(batch) for batch in check_inputs]
             outputs = [value.numpy() for value in layer(_one_or_all(tensors))]

@@ -15,7 +15,6 @@ from paddle_mnist.checkpoint.names import exists
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.system.arrays import as_array
-from paddle_mnist.system.files import utf8_folder
 
 ABOUT = "about.json"
 ONNX = "model.onnx"
@@ -113,8 +112,7 @@ class Predictor:
         self.outputs = self.signature.outputs
         self.batch_size = batch_size
         start = _start_onnx if ONNX in self.about["files"] else _start_paddle
-        with utf8_folder(folder) as readable:
-            names, given, runs = start(readable, self.about["files"], device, threads, parallel)
+        names, given, runs = start(folder, self.about["files"], device, threads, parallel)
         expected = [spec.name for spec in self.signature.inputs]
         if sorted(names) != sorted(expected):
             raise CheckpointError(

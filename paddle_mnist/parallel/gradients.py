@@ -245,7 +245,7 @@ def build_gradient_exchange(
     accumulates: bool = False,
     loss: Optional[nn.Layer] = None,
 ) -> Union[SingleProcessGradients, GradientExchange]:
-    """Return the exchange that a training needs.
+    """Return the exchange that a run needs.
 
     shards: how many shards batches are divided into, if the order of additions is to be fixed.
     accumulates: whether a step adds up the gradients of several batches.

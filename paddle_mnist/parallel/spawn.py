@@ -1,4 +1,4 @@
-"""`spawn`: start the processes of a training on this machine, and watch them to the end."""
+"""`spawn`: start the processes of a run on this machine, and watch them to the end."""
 
 import json
 import multiprocessing
@@ -52,7 +52,7 @@ def spawn(
     hang_timeout: seconds without a heartbeat of any process after which all are ended.
     device: "cpu" for processes that use none of a machine's GPUs.
 
-    Signals that stop a training are forwarded to all processes. When one fails, the others are
+    Signals that stop training are forwarded to all processes. When one fails, the others are
     ended too, and its error is raised here: an error of this package as it is, or ProcessError with
     the traceback, the signal that killed it, or the rank that hung.
     Raises DeviceError for GPUs that do not exist and where processes cannot connect, ConfigError
@@ -155,7 +155,7 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
     os.environ.update(variables)
     os.environ[heartbeat.VARIABLE] = f"{parent.pid} {pipe.fileno()}"
     heartbeat.start()
-    # Else a spawned process spawns too: each worker of a DataLoader would import Paddle anew.
+    # Else a spawned process spawns too: each worker of a DataLoader would import Paddle again.
     multiprocessing.set_start_method(None, force=True)
     report: dict[str, Any] = {}
     code = 0
@@ -205,7 +205,7 @@ def _error_of(rank: Child) -> Union[PaddleMnistError, str, None]:
 def _hang(
     ranks: Sequence[Child], ended: Sequence[Child], hang_timeout: float
 ) -> Optional[ProcessError]:
-    """Return the error of a training that hangs; None of one in which all or any has ended badly.
+    """Return the error of a run that hangs; None if all processes have ended, or one has failed.
 
     It names the processes that have begun the fewest exchanges: the others wait for them.
     """

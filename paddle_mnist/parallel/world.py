@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class World:
-    """The processes of a training; this class is for a single one.
+    """The processes of a run; this class is for a single one.
 
     rank: this process's number, 0 for the main process. size: number of processes.
     """

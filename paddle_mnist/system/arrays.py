@@ -61,14 +61,14 @@ def unforked_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_DONTFORK)
-    except OSError as error:  # so mmap says that there is none
+    except OSError as error:  # which mmap raises where memory is short
         raise MemoryError(f"{size} bytes: {error.strerror}") from error
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def is_tensor(values: Any) -> bool:
     """Return whether values are a Paddle tensor, without importing Paddle."""
-    paddle = sys.modules.get("paddle")  # whoever has no tensors need not import it
+    paddle = sys.modules.get("paddle")  # without it there are no tensors
     return paddle is not None and isinstance(values, paddle.Tensor)
 
 

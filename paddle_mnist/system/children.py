@@ -1,7 +1,7 @@
 """Watch processes that this one has started: their heartbeats, their signals and their ends.
 
-`watch` serves both the processes of a training (`paddle_mnist.parallel.spawn`) and `supervise`,
-which restarts a training that dies or hangs, within a budget of restarts. In the child
+`watch` serves both the processes of one run (`paddle_mnist.parallel.spawn`) and `supervise`,
+which restarts a run that dies or hangs, within a budget of restarts. In the child
 `paddle_mnist.system.heartbeat` is the other end of the pipe.
 """
 
@@ -143,7 +143,7 @@ def supervise(
     progress: returns a number that grows with the training, such as the newest checkpoint's step.
     max_restarts: in all.
     hang_timeout: seconds without a heartbeat after which the command is killed.
-    stop_signals: see `Saving`. They and those that always stop a training are forwarded, and the
+    stop_signals: see `Saving`. They and those that always stop training are forwarded, and the
         command is not restarted after them.
     Raises NoProgressError after three restarts in a row without progress, and ConfigError on a
     system without POSIX process groups and signals.
@@ -161,8 +161,8 @@ def supervise(
             if stuck >= MAX_STUCK_RESTARTS and code != OutputError.exit_code:
                 raise NoProgressError(
                     f"restarted {stuck} times without getting beyond step {reached}; the last "
-                    f"ended with {signals.describe_exit(code)}; expected progress; look "
-                    "for the reason above"
+                    f"ended with {signals.describe_exit(code)}; giving up; see the errors "
+                    "above"
                 )
             next_restart = f"restart {restarts + 1} of {max_restarts}"
             log.warning(

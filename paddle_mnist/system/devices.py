@@ -12,7 +12,7 @@ from typing import Any, Literal, Optional, cast
 
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
-from paddle_mnist.system.environment import memory_limit, usable_home
+from paddle_mnist.system.environment import usable_home
 
 INSTALL = """\
 Install one of the two, never both:
@@ -48,10 +48,9 @@ def require_paddle() -> None:
         if getattr(error, "name", None) == "paddle":
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
         # a wheel that does not fit this machine, this Python, or the packages beside it
-        remedy = f"; {memory_limit()}" if memory_limit() else f".\n{INSTALL}"
         missing = (getattr(error, "name", None) or "paddle").partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and missing != "paddle":
-            remedy = f"; pip install {missing}"
+        is_package = isinstance(error, ModuleNotFoundError) and missing != "paddle"
+        remedy = f"; pip install {missing}" if is_package else f".\n{INSTALL}"
         raise DeviceError(
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
             f"machine ({error}){remedy}"
@@ -115,7 +114,8 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
     count = gpu_count()
     if not count or not all(gpu.isdigit() for gpu in chosen):
         raise DeviceError(
-            f"gpus is {gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
+            f"gpus is {gpus!r}, but Paddle sees {count} GPUs; expected numbers such as 0,1"
+            + ("" if count else "; without GPUs, use nprocs")
         )
     if nprocs not in (None, len(chosen)):
         raise ConfigError(f"gpus lists {len(chosen)} for {nprocs} processes; expected one for each")

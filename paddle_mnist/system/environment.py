@@ -9,7 +9,6 @@ alone.
 import atexit
 import contextlib
 import functools
-import importlib
 import io
 import logging
 import os
@@ -27,7 +26,6 @@ from paddle_mnist.errors import ConfigError, DeviceError
 log = logging.getLogger("paddle_mnist")
 
 LOOPBACK = "127.0.0.1"
-WITHOUT_PROXY = ("localhost", LOOPBACK, "::1")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
 WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
@@ -39,12 +37,11 @@ def prepared() -> Iterator[None]:
     """Prepare the streams and the environment of a process that runs a command.
 
     Standard streams are open from now on, and what they cannot encode is escaped. Inside,
-    Matplotlib draws into files, and the loopback address needs no proxy; processes that are started
-    inside inherit that.
+    Matplotlib draws into files; processes that are started inside inherit that.
     """
     descriptors_open()
     _escape_streams()
-    with environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
+    with environment(MPLBACKEND="Agg"):
         yield
 
 
@@ -104,14 +101,6 @@ def _escape_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _no_proxy_for_loopback() -> dict[str, str]:
-    """Return the variables that exempt the loopback address from proxies."""
-    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if exempt != "*":
-        exempt = ",".join(filter(None, [exempt, *WITHOUT_PROXY]))
-    return {"no_proxy": exempt, "NO_PROXY": exempt}
-
-
 def without_proxies() -> contextlib.AbstractContextManager[None]:
     """Return a context in which no proxy is set, for what talks to this machine only.
 
@@ -141,11 +130,7 @@ def _can_write(folder: str) -> bool:
     """Return whether files can be written in a folder, which need not exist yet."""
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder) or "."
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
 @functools.cache
@@ -175,19 +160,6 @@ def usable_cpus() -> int:
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
     return int(cpu_count())
-
-
-def memory_limit() -> str:
-    """Return in a sentence how much memory this process may use; "" if it has no limit."""
-    with contextlib.suppress(ImportError):  # on Windows
-        resource = importlib.import_module("resource")
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            return (
-                f"this process may use at most {limit >> 20:,} MiB of memory (RLIMIT_AS); raise "
-                "the limit with ulimit -v"
-            )
-    return ""
 
 
 def has_posix_processes() -> bool:

@@ -9,7 +9,6 @@ import errno
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -91,36 +90,6 @@ def warn_once(key: Hashable, message: str, *args: Any) -> None:
     if (key, message) not in _warned_of:
         _warned_of.add((key, message))
         log.warning(message, *args)
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder for this process alone, and delete it at the end. Raises OutputError."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
-    except OSError as error:  # also where no folder can be written: then the error lists them
-        raise OutputError(
-            f"no temporary folder can be made ({error.strerror or error}); make room, or name "
-            "another place: export TMPDIR=FOLDER"
-        ) from error
-    with folder as name:
-        yield Path(name)
-
-
-@contextlib.contextmanager
-def utf8_folder(folder: Path) -> Iterator[Path]:
-    """Give a folder a path that is UTF-8 inside the context, as code in C++ wants it.
-
-    Names that are not UTF-8 exist on Linux only, which has another path for any open folder.
-    """
-    if not any("\udc80" <= character <= "\udcff" for character in str(folder)):
-        yield folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield Path(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
 
 
 class PendingFile:

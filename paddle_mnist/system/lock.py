@@ -68,7 +68,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of a file, which is created if need be.
 
-    The value is False, after a warning, on a file system without locks, where nothing is held.
+    The value is False on a file system without locks, where nothing is held.
     Raises BlockingIOError if another process holds the lock and `wait` is False, OSError if the
     file cannot be opened.
     """
@@ -109,13 +109,6 @@ def _try_to_lock(path: Path) -> Optional[tuple[int, bool]]:
             if error.errno not in HELD:
                 raise
             return None
-        warn_once(
-            os.stat(path).st_dev,
-            "%s: the file system has no locks (%s), so .lock.json is the lock; start one process "
-            "at a time",
-            path.parent,
-            error.strerror,
-        )
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(descriptor), os.stat(path)):
             return descriptor, is_held
@@ -264,6 +257,13 @@ def locked_folder(
                 _refuse_or_break(folder, found, break_after, elsewhere)
                 if _read_holder(folder / RECORD) == found:  # else another process broke it first
                     remove(folder / LOCK)
+        if not is_held:
+            warn_once(
+                os.stat(folder).st_dev,
+                "%s: the file system has no locks, so .lock.json is the lock; start one process at "
+                "a time",
+                folder,
+            )
         if found and not is_held and not found.has_ended:
             _refuse_or_break(folder, found, break_after, elsewhere)
         lock = FolderLock(folder, _write_record(folder, is_held))

@@ -1,7 +1,7 @@
 """`RemoteFolder`: a folder in an object store, on a server or on another disk, through fsspec.
 
-Only the processes that talk to it import fsspec and its drivers: a training must not, since not all
-of them survive a fork.
+Only the processes that talk to it import fsspec and its drivers. A process that trains must not,
+since not all of them survive a fork.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def without_credentials(text: str) -> str:
 class RemoteFolder:
     """The files below a URL, by paths relative to it. Nothing is kept open.
 
-    progress: called after each part of what is read or copied.
+    progress: called after each part of what is read.
 
     Its methods raise whatever the driver raises: OSError, and errors of its own.
     """
@@ -173,14 +173,3 @@ class RemoteFolder:
             self._system.rm_file(self._path(name))
         except FileNotFoundError:
             return
-
-    def copy(self, name: str, target: str) -> None:
-        """Copy a file inside the folder."""
-        self.progress()
-        system, path = self._system, self._path(target)
-        if not self._is_object_store:
-            system.makedirs(posixpath.dirname(path), exist_ok=True)
-        try:
-            system.cp_file(self._path(name), path)
-        except NotImplementedError:  # SFTP has no copies
-            self.write(target, system.cat_file(self._path(name)))

@@ -1,4 +1,4 @@
-"""Handling of SIGTERM and its like: a training stops between steps, and saves before it exits.
+"""Handle SIGTERM and its like: training stops between steps, and saves before it exits.
 
 `fit` runs inside `handlers_installed`, whose handlers only record the signal: SIGTERM, SIGINT,
 those that schedulers send before they kill, and what the user adds. Only inside `interruptible`,
@@ -66,7 +66,7 @@ def _signal_name(word: object) -> str:
 class _State:
     """The signals that this process has received, and what its handlers do with the next one.
 
-    owner_pid: the process whose handlers are installed. stopping: the signals that stop a training.
+    owner_pid: the process whose handlers are installed. stopping: the signals that stop training.
     raising: whether the first one raises StoppedError.
     needs_agreement: whether this is one of several processes, which stop at the same step; agreed:
     the signal that all of them know of. arrivals: each signal received, and when.
@@ -85,7 +85,7 @@ _state = _State()
 
 @contextlib.contextmanager
 def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
-    """Record the signals that stop a training, which interrupt nothing outside `interruptible`.
+    """Record the signals that stop training, which interrupt nothing outside `interruptible`.
 
     Inside another such context, as in a thread that is not the main one, it does nothing.
     more: names of further signals.
@@ -136,13 +136,13 @@ def _record(signum: int, frame: Optional[FrameType]) -> None:
 
 
 def ignore() -> None:
-    """Ignore the signals that stop a training from now on, in a process that exits next."""
+    """Ignore the signals that stop training from now on, in a process that exits next."""
     for signum in stop_signals():
         signal.signal(signum, signal.SIG_IGN)
 
 
 def stop_signals() -> Sequence[int]:
-    """Return the signals that stop a training, the same in all of its processes."""
+    """Return the signals that stop training, the same in all of its processes."""
     return _state.stopping
 
 
@@ -213,7 +213,7 @@ def _raise_if_pending() -> None:
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let the signals that stop a training end this process at once, inside the context.
+    """Let the signals that stop training end this process at once, inside the context.
 
     For a call into C++ that may wait for minutes: Python runs handlers only when it returns.
     """
@@ -259,7 +259,7 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Have the signals that stop a training wait in a process started inside, until `unblock`."""
+    """Have the signals that stop training wait in a process started inside, until `unblock`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _state.stopping)
     try:
         yield

@@ -1,4 +1,4 @@
-"""At the start of a training: what its mirror has and its run directory lacks."""
+"""Fetch at the start what the mirror has and the run directory lacks."""
 
 import logging
 from typing import Optional
@@ -36,15 +36,14 @@ def fetch_newest(training: Training) -> Optional[Checkpoint]:
     if newest:
         if training.arguments.resume == "off" and not local:
             raise ConfigError(
-                f"resume is off, but {mirror.url} holds {newest.name}; set fresh to start over, "
-                "which moves it aside, or choose another mirror"
+                f"resume is off, but {mirror.url} holds {newest.name}; choose another mirror to "
+                "start over"
             )
         check_config_unchanged(training, newest, where=mirror.url)
         if local and local.manifest.get("run_id") != newest.manifest.get("run_id"):
             raise ConfigError(
                 f"{mirror.url} holds run {newest.manifest.get('run_id')}, but {run.path} is run "
-                f"{local.manifest.get('run_id')}; choose another mirror, or set fresh to start "
-                "over, which moves both aside"
+                f"{local.manifest.get('run_id')}; choose another mirror"
             )
     if local and not (newest and newest.sort_key > local.sort_key):
         return local

@@ -145,13 +145,13 @@ def test_truncated_copy_is_reported_and_not_used(tmp_path, url, unbroken, lines)
     assert bits(result) == unbroken
 
 
-def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
+def test_copy_that_does_not_fit_the_start_raises(tmp_path, url):
     run_until(4, tmp_path / "one", url)
     before = manifests(url)
     changed = r"(?s)seed: 5 in the run.*choose another mirror, or"
     with pytest.raises(ConfigError, match=changed):
         run(tmp_path / "two", url, seed=6)
-    with pytest.raises(ConfigError, match=r"resume is off, but .*set fresh"):
+    with pytest.raises(ConfigError, match=r"resume is off, but .*choose another mirror"):
         run(tmp_path / "two", url, resume="off")
     run_until(3, tmp_path / "other", None)
     with pytest.raises(ConfigError, match=r"holds run .* but .* is run "):
@@ -163,7 +163,6 @@ def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
     with pytest.raises(CheckpointError, match="no valid checkpoint there"):
         run(tmp_path / "two", url)
     assert not list((tmp_path / "two/checkpoints").glob("*"))
-    assert bits(run(tmp_path / "two", url, fresh=True, resume="off")) == unbroken
 
 
 @pytest.mark.parametrize(("alone", "resumed"), [(4, 7), (6, 7), (8, 8)])
@@ -225,25 +224,19 @@ def test_mirror_that_cannot_be_reached_is_uploaded_to_later(tmp_path, place, url
     assert max(manifests(url).values()) == 10
 
 
-@everywhere
-def test_fresh_moves_the_copy_aside(tmp_path, url, unbroken):
+def test_fresh_run_with_a_used_mirror_raises_and_moves_nothing(tmp_path, url):
     run_until(4, tmp_path / "one", url, seed=9)
     before = manifests(url)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").write_text("")
-    with pytest.raises(ConfigError, match="not a run's directory"):
-        run(tmp_path / "mine", url, fresh=True)
+    for folder in ("one", "in a new folder"):
+        with pytest.raises(ConfigError, match=r"holds model_epoch0.*choose another mirror"):
+            run(tmp_path / folder, url, fresh=True)
     assert manifests(url) == before
-    for number, folder in enumerate(("one", "in a new folder"), 1):
-        assert bits(run(tmp_path / folder, url, fresh=True)) == unbroken
-        assert manifests(f"{url}/aside.{number}") == before
-        before = manifests(url)
-    assert max(before.values()) == 10
+    assert (tmp_path / "one/config.yaml").exists() and not (tmp_path / "one.1").exists()
 
 
 @everywhere
 def test_mirror_with_files_of_others_raises_and_leaves_them_alone(tmp_path, url):
-    names = ["config.yaml", "checkpoints/my_best.pdparams", "aside.1/1"]
+    names = ["config.yaml", "checkpoints/my_best.pdparams", "of others/1"]
     for number, name in enumerate(names):
         there = f"{url}/{number}"
         remote = RemoteFolder(there)
@@ -257,7 +250,7 @@ def test_mirror_with_files_of_others_raises_and_leaves_them_alone(tmp_path, url)
 
 @everywhere
 def test_only_files_of_checkpoints_are_deleted(tmp_path, url, unbroken):
-    """Those of uploads that were killed among them. A fresh start moves all files."""
+    """Those of uploads that were killed among them."""
     run_until(7, tmp_path / "one", url)
     shutil.rmtree(tmp_path / "one")
     remote, theirs = RemoteFolder(url), {"checkpoints/my_best.pdparams", "notes.txt"}
@@ -268,9 +261,6 @@ def test_only_files_of_checkpoints_are_deleted(tmp_path, url, unbroken):
     assert bits(run(tmp_path / "one", url)) == unbroken
     assert not {killed, killed.replace(".json", ".pdparams")} & files(url)
     assert [remote.read(name, 9) for name in theirs] == [b"theirs"] * 2
-    run(tmp_path / "one", url, fresh=True)
-    assert not theirs & files(url)
-    assert [remote.read(f"aside.1/{name}", 9) for name in theirs] == [b"theirs"] * 2
 
 
 REFUSED = [
@@ -350,9 +340,9 @@ def test_run_that_lost_its_lock_uploads_nothing_more(tmp_path, url, lines):
     assert all(step <= 6 for step in manifests(url).values())
 
 
-def start(output, options, seconds=0.5):
-    """Start a training that takes so many seconds a step."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+def start(output, options, seconds=0.5, **variables):
+    """Start a training that takes so many seconds a step. variables: of its environment."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, SCRIPT, str(output), json.dumps(options), str(seconds)]
     return subprocess.Popen(
         command,
@@ -362,6 +352,13 @@ def start(output, options, seconds=0.5):
         # A shell ignores it in background jobs, and the training then does, too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def test_mirrored_run_on_a_file_system_without_locks_warns_once(tmp_path, url, refusing):
+    process = start(tmp_path / "one", {"mirror": url}, 0.0, **refusing("FLOCK", "ENOLCK"))
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert output.count(".lock.json is the lock") == 1, output
 
 
 @pytest.mark.slow
@@ -480,8 +477,11 @@ def test_slow_mirror_gets_whole_checkpoints_of_those_that_are_saved_meanwhile(
     assert "mirror: the copy is complete" in lines()
     assert not any("trying again" in line for line in lines())
     assert max(manifests(url).values()) == 10
-    with contextlib.redirect_stdout(None):
-        checkpoints(["verify", url])
+    for name in files(url):
+        path = tmp_path / "copy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(RemoteFolder(url).read(name, 2**20))
+    assert checkpoints(["verify", str(tmp_path / "copy")]) == 0
     assert bits(run(tmp_path / "two", url, save_every_steps=1, keep_last=1)) == unbroken
 
 

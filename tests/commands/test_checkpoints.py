@@ -214,18 +214,3 @@ def test_invalid_arguments_exit_with_one_line(tool, run):
         error = tool("checkpoints", *args.split(), expect=code).stderr
         assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert files(run) == before
-
-
-def test_checkpoints_takes_the_url_of_a_mirror(tool, run):
-    """Messages show that, not where it was downloaded to."""
-    pytest.importorskip("fsspec", reason="needs the extra mirror")
-    url = run.as_uri()
-    contents = listed(tool, url)
-    assert contents["folder"] == f"{url}/checkpoints"
-    assert [row["name"] for row in contents["checkpoints"]] == NAMES
-    tool("checkpoints", "prune", url, *NEWEST, "--yes", expect=2)
-    assert {path.stem for path in run.glob("checkpoints/*.json")} == {*NAMES}
-    flip(run / f"checkpoints/{NAMES[4]}.pdparams")
-    done = tool("checkpoints", "verify", url, expect=4)
-    assert f"{url}/checkpoints/{NAMES[4]}.pdparams: " in done.stdout
-    assert f"error: {url}/checkpoints: 1 checkpoints are damaged, 4 are whole" in done.stderr

@@ -142,7 +142,8 @@ def test_python_functions_take_a_name_and_a_run(place, lines):
 def test_commands_take_a_name_and_a_run(place, command, lines):
     path = expected_file("best and a run")
     named = ("best", "--run", RUN)
-    assert json.loads(command("eval", *named, "--json"))["checkpoint"] == path
+    for words in (named, (RUN, "--checkpoint", "best"), ("-k", "best", "--output", RUN)):
+        assert json.loads(command("eval", *words, "--json"))["checkpoint"] == path
     command("export_model", *named, "--output", "exported")
     (read,) = json.loads(command("infer", PICTURE, "--checkpoint", *named, "--json"))
     assert sum(f"weights: {path}" in line for line in lines()) == 2  # of the last two
@@ -238,10 +239,11 @@ def test_load_of_an_invalid_name_raises(place):
         assert "\n" not in str(refused.value)
 
 
-GIVEN = f"{RUN} and {OTHER} are given; expected one of them"
+NOT_OF_IT = f"{RUN} is not of the run {OTHER}"
 REFUSED = [  # words, exit code, what the error says
-    (["eval", RUN, "--run", OTHER], 2, GIVEN),
-    (["infer", PICTURE, "--run", RUN, "--model", OTHER], 2, GIVEN),
+    (["eval", RUN, "--run", OTHER], 2, NOT_OF_IT),
+    (["eval", RUN, "-k", "best", "--run", OTHER], 2, "expected a run and one of its checkpoints"),
+    (["infer", PICTURE, "--run", OTHER, "--model", RUN], 2, NOT_OF_IT),
     (["eval", PATH, "--run", OTHER], 2, f"{PATH} is not of the run {OTHER}"),
     (["eval", "pretrained", "--run", RUN], 2, f"pretrained and the run {RUN} are"),
     (["eval", "mnist_epoch99", "--run", RUN], 4, f"{RUN}/checkpoints/mnist_epoch"),

@@ -17,7 +17,7 @@ from paddle_mnist.mnist.pictures.digits import Digit, read_digits
 from paddle_mnist.mnist.pictures.open import MAX_BYTES, STDIN
 from paddle_mnist.mnist.pictures.shapes import Box
 from paddle_mnist.mnist.predictor import DigitPredictor
-from paddle_mnist.system.environment import memory_limit, usable_cpus
+from paddle_mnist.system.environment import usable_cpus
 
 AT_ONCE = 64  # pictures
 UNSURE = 0.6  # a probability below it
@@ -163,6 +163,6 @@ def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
     except DataError as error:
         return error
     except MemoryError:
-        return DataError(memory_limit() or "too large for this machine's memory; make it smaller")
+        return DataError("too large for this machine's memory; make it smaller")
     except Exception as error:  # nobody foresaw it; one picture must not end the others
         return DataError(f"cannot be read ({summary(error)}); report this")
