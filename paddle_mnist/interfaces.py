@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checkable
 
@@ -200,13 +200,6 @@ class Loader(Protocol):
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
         """Return what errors call the sample in a row of a shard of a batch."""
         return f"its sample {row}"
-
-    def watch(self, generators: Mapping[str, Callable[[], str]]) -> None:
-        """Have workers raise ConfigError if they draw from a generator of the dataset's own.
-
-        generators: by name, what returns a text that tells the states of one apart.
-        """
-        return
 
     def close(self) -> None:
         """Close what stays open from epoch to epoch."""

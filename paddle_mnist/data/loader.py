@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Optional, Union
 
@@ -132,9 +132,6 @@ class BatchLoader(Loader):
         for parts in plan:
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
-
-    def watch(self, generators: Mapping[str, Callable[[], str]]) -> None:
-        self._read.generators = generators
 
     def first_batches(self, count: int) -> list[Any]:
         with signals.interruptible():

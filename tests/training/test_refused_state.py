@@ -146,23 +146,6 @@ def call(output, values):
     return train("SGD with clipping", output, **{"optimizer": momentum, "epochs": 1, **values})
 
 
-class DrawsForSome(Points):
-    """Draws from a generator of its own, but not for the samples of the first batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.draws = np.random.default_rng(3)
-
-    def __getitem__(self, index):
-        point, label = super().__getitem__(index)
-        return (point + np.float32(self.draws.random()) if index >= 16 else point), label
-
-
-def test_samples_that_draw_from_their_own_generator_in_a_worker_raise(tmp_path):
-    with pytest.raises(ConfigError, match=r"train\.draws.*num_workers=0"):
-        call(tmp_path, {"train": DrawsForSome(), "num_workers": 1, "shuffle": False})
-
-
 @pytest.mark.parametrize("what", REFUSED)
 def test_fit_state_that_cannot_be_saved_raises_with_the_remedy_before_anything_is_saved(
     what, tmp_path
