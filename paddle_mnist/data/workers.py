@@ -1,9 +1,8 @@
 """Batches that worker processes read, in whatever structure, and the errors they meet.
 
 Paddle's `DataLoader` sends arrays through shared memory, but makes lists of tuples, fails on an
-array without elements, ends an epoch at a batch without arrays, hides the error of a worker behind
-one of its own, and dies where shared memory is full. So it gets the arrays for which there is room,
-and the rest as one object.
+array without elements, ends an epoch at a batch without arrays, and hides the error of a worker
+behind one of its own. So it gets the arrays, and the rest as one object.
 """
 
 import copy
@@ -11,7 +10,6 @@ import errno
 import functools
 import gc
 import io
-import math
 import multiprocessing
 import os
 import sys
@@ -33,7 +31,7 @@ from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
-SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
+SMALL = 2**30  # bytes; Docker gives a container 64 MB
 # The system has no more descriptors, processes, memory or semaphores to give.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
 
@@ -46,22 +44,21 @@ def map_in_workers(
 ) -> Iterator[Any]:
     """Yield `read(key)` of each key, in order, computed ahead in other processes.
 
-    options: further ones of `paddle.io.DataLoader`. Arrays come as tensors; as arrays where shared
-    memory has no room for them. Raises what `read` raises, with the traceback in the worker as its
-    cause.
+    options: further ones of `paddle.io.DataLoader`. Arrays come as tensors. Raises what `read`
+    raises, with the traceback in the worker as its cause.
     """
     if not _can_start():
         yield from map(read, keys)
         return
     init = options.pop("worker_init_fn", None)
     loader = paddle.io.DataLoader(
-        _Batches(read, num_workers * options.get("prefetch_factor", 2)),
+        _Batches(read),
         batch_sampler=_Keys(keys),
         collate_fn=_only,
         num_workers=num_workers,
         return_list=True,
         worker_init_fn=functools.partial(_init_worker, os.getpid(), init),
-        **options,
+        **{**options, "use_shared_memory": _can_share(options.get("use_shared_memory", True))},
     )
     for sent in _forked(loader):
         yield _unpacked(sent)
@@ -77,9 +74,7 @@ def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
     if not loader.num_workers or not _can_start():
         loader.num_workers = 0
         return iter(loader)
-    if loader.use_shared_memory and _room() < SMALL:
-        _warn_of_small_memory()
-        loader.use_shared_memory = False
+    loader.use_shared_memory = _can_share(loader.use_shared_memory)
     return _forked(loader)
 
 
@@ -190,23 +185,23 @@ def _require_semaphores() -> None:
         ) from error
 
 
-def _room() -> int:
-    """Return how many bytes shared memory has left."""
-    if sys.platform != "linux":  # other systems have ways of their own
-        return sys.maxsize
+def _can_share(is_wanted: bool) -> bool:
+    """Return whether to send batches through shared memory; warn if it is too small for them."""
+    if not is_wanted or sys.platform != "linux":  # other systems have ways of their own
+        return is_wanted
     try:
         system = os.statvfs(SHARED_MEMORY)
+        room = system.f_bavail * system.f_frsize
     except OSError:
-        return 0
-    return system.f_bavail * system.f_frsize
-
-
-def _warn_of_small_memory() -> None:
+        room = 0
+    if room >= SMALL:
+        return True
     warn_once(
         SHARED_MEMORY,
         f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through pipes, "
-        "which is slower; expected more room in it, as docker run --shm-size=8g gives",
+        "which is slower; expected 1 GiB at least, as docker run --shm-size=8g gives",
     )
+    return False
 
 
 if TYPE_CHECKING:
@@ -216,20 +211,15 @@ else:  # not generic in Paddle 2
 
 
 class _Batches(Dataset):
-    """Batches by their keys, packed.
+    """Batches by their keys, packed."""
 
-    batches_ahead: how many of them all workers together may have read before they are used.
-    """
-
-    def __init__(self, read: Callable[[Any], Any], batches_ahead: int):
+    def __init__(self, read: Callable[[Any], Any]):
         super().__init__()
         self.read = read
-        # twice as many, as a batch may be larger than those before; of each process of a training
-        self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
     def __getitem__(self, key: Any) -> list[Any]:
         try:
-            return _packed(self.read(key), _room() // self.share)
+            return _packed(self.read(key))
         except Exception as error:  # whatever the dataset raises
             return _packed(_Failure(error))
 
@@ -243,13 +233,9 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Rest:
-    """The rest of a batch without its arrays, which Paddle sends as it is.
-
-    is_whole: whether the arrays are in it, as shared memory has no room for them.
-    """
+    """The rest of a batch without its arrays, which Paddle sends as it is."""
 
     structure: Any
-    is_whole: bool = False
 
 
 class _Failure:
@@ -272,21 +258,20 @@ SENT_DTYPES = """
 """.split()
 
 
-def _packed(batch: Any, room: float = math.inf) -> list[Any]:
-    """Return the arrays and tensors of a batch, and the rest of it. room: bytes for them."""
+def _packed(batch: Any) -> list[Any]:
+    """Return the arrays and tensors of a batch, and the rest of it."""
     arrays = [np.zeros(1, np.uint8)]  # an epoch would end at a batch without arrays
 
     def set_apart(leaf: Any) -> Any:
+        if isinstance(leaf, paddle.Tensor):
+            leaf = as_array(leaf)
         is_array = isinstance(leaf, np.ndarray) and leaf.size > 0
         if not is_array or leaf.dtype.name not in SENT_DTYPES:
             return leaf
         arrays.append(np.asarray(leaf, order="C"))
         return _Slot(len(arrays) - 1)
 
-    batch = mapped(batch, lambda leaf: as_array(leaf) if isinstance(leaf, paddle.Tensor) else leaf)
     rest = _Rest(mapped(batch, set_apart))
-    if sum(array.nbytes for array in arrays) > room:
-        return [arrays[0], _Rest(batch, is_whole=True)]
     return [*arrays, rest]
 
 
@@ -294,15 +279,9 @@ def _unpacked(sent: Sequence[Any]) -> Any:
     """Return the batch that a worker has packed. Raises the error that it had."""
     *arrays, rest = sent
     batch = rest.structure
-    if rest.is_whole:
-        _warn_of_small_memory()
-        return batch
     if isinstance(batch, _Failure):
         raise batch.error from RuntimeError(f"in a worker:\n{batch.traceback}")
-    return mapped(
-        batch,
-        lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf,
-    )
+    return mapped(batch, lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf)
 
 
 def _only(batch: Any) -> Any:
