@@ -110,8 +110,8 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     except SystemError as error:  # Paddle's, of many lines
         raise ProcessError(
             f"one of the {loader.num_workers} workers that read the data has died "
-            f"({summary(error)}); expected enough memory for them: try fewer num_workers, or 0, "
-            "which also shows an error of its own",
+            f"({summary(error)}); expected enough memory, and room in {SHARED_MEMORY}, for them: "
+            "try fewer num_workers, or 0, which also shows an error of its own",
             exit_code=1,
         ) from error
     finally:

@@ -18,14 +18,9 @@ from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddle_mnist.data.external import (
-    ExternalLoader,
-    ResumableBatchSampler,
-    as_loader,
-    open_loader,
-)
+from paddle_mnist.data.external import ExternalLoader, as_loader, open_loader
 from paddle_mnist.data.loader import BatchLoader
-from paddle_mnist.data.sampler import ShardSpec, shards_of
+from paddle_mnist.data.sampler import ResumableBatchSampler, ShardSpec, shards_of
 from paddle_mnist.data.seeding import reseed, seed_of
 from paddle_mnist.data.structures import mapped
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
