@@ -10,7 +10,6 @@ import errno
 import functools
 import gc
 import io
-import multiprocessing
 import os
 import sys
 import threading
@@ -32,8 +31,8 @@ from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
 SMALL = 2**30  # bytes; Docker gives a container 64 MB
-# The system has no more descriptors, processes, memory or semaphores to give.
-EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
+# The system has no more descriptors, processes, memory or semaphores to give, or refuses them.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EACCES}
 
 
 def map_in_workers(
@@ -58,7 +57,7 @@ def map_in_workers(
         num_workers=num_workers,
         return_list=True,
         worker_init_fn=functools.partial(_init_worker, os.getpid(), init),
-        **{**options, "use_shared_memory": _can_share(options.get("use_shared_memory", True))},
+        **options,
     )
     for sent in _forked(loader):
         yield _unpacked(sent)
@@ -74,7 +73,6 @@ def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
     if not loader.num_workers or not _can_start():
         loader.num_workers = 0
         return iter(loader)
-    loader.use_shared_memory = _can_share(loader.use_shared_memory)
     return _forked(loader)
 
 
@@ -120,6 +118,7 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Return Paddle's iterator, whose workers run; if one cannot start, end those that have."""
+    loader.use_shared_memory = loader.use_shared_memory and _has_shared_memory()
     gc.freeze()
     try:
         return iter(loader)
@@ -164,7 +163,6 @@ def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: in
 def _can_start() -> bool:
     """Return whether workers can start; warn if not: Paddle sets a signal handler for them."""
     if threading.current_thread() is threading.main_thread():
-        _require_semaphores()
         return True
     warn_once(
         "threads",
@@ -173,22 +171,10 @@ def _can_start() -> bool:
     return False
 
 
-def _require_semaphores() -> None:
-    """Raise ProcessError where shared memory is missing, full or not writable."""
-    try:
-        multiprocessing.Lock()
-    except OSError as error:
-        raise ProcessError(
-            f"no worker can start, as {SHARED_MEMORY} gives no semaphores ({error.strerror}); "
-            "expected room there, and permission to write: or set num_workers to 0",
-            exit_code=OutputError.exit_code,
-        ) from error
-
-
-def _can_share(is_wanted: bool) -> bool:
-    """Return whether to send batches through shared memory; warn if it is too small for them."""
-    if not is_wanted or sys.platform != "linux":  # other systems have ways of their own
-        return is_wanted
+def _has_shared_memory() -> bool:
+    """Return whether shared memory has room for batches; warn if not."""
+    if sys.platform != "linux":  # other systems have ways of their own
+        return True
     try:
         system = os.statvfs(SHARED_MEMORY)
         room = system.f_bavail * system.f_frsize
