@@ -32,7 +32,7 @@ class ExternalLoader(Loader):
 
     With `steps_per_epoch`, an epoch begins where the one before has ended, and at their end the
     data begin again. The generators are then seeded before each batch, so that what steps draw has
-    no effect on it: a resumed run, which reads the batches before once more, gets the same.
+    no effect on it: a resumed run, which reads the earlier batches again, gets the same.
 
     batches: an iterable, or a function that returns one, for each epoch.
     seed: by default no generator is seeded.
@@ -91,7 +91,7 @@ class ExternalLoader(Loader):
         """Yield the batches of the steps from number `first` up to `end`, in an open stream."""
         if self._stream_at != first:  # after a trial, or in a resumed training
             if first:
-                log.info("reading the batches of the %d steps before once more", first)
+                log.info("reading the batches of the first %d steps again", first)
             passes = itertools.chain.from_iterable(map(self._pass, itertools.count()))
             self._stream = self._groups(itertools.islice(passes, first * self.group, None))
         try:

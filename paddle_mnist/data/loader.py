@@ -107,7 +107,7 @@ class BatchLoader(Loader):
         if steps > len(self):
             raise ConfigError(
                 f"steps_per_epoch is {steps}, but an epoch of the data has {len(self)} steps; "
-                "expected at most as many: more epochs read the data again"
+                f"expected at most {len(self)}; to train longer, use more epochs"
             )
         other = copy.copy(self)
         other._end = min(steps * self.batch_size, self._end)

@@ -27,9 +27,9 @@ def require_length(dataset: Sized, samples: int) -> None:
     if len(dataset) != samples:
         raise ConfigError(
             f"{type(dataset).__name__} had {samples} samples at first, and has {len(dataset)} now; "
-            "expected as many in every epoch; for data that grow, give a function that returns an "
-            "iterator over the batches of an epoch, which is called for each epoch, or call fit "
-            "again with another output and start=StartFrom(...)"
+            "expected the same number in every epoch; for data that grow, give a function that "
+            "returns an iterator over the batches of an epoch, which is called for each epoch, or "
+            "call fit again with another output and start=StartFrom(...)"
         )
 
 

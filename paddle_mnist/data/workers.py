@@ -97,10 +97,10 @@ def warn_of_open_files(dataset: Any) -> None:
 def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Yield the batches of a loader with workers; start them safely, and end them when closed.
 
-    In a worker, Python's collector would destroy what earlier loaders have left, and wait forever
-    for threads of theirs that were not forked. So all objects, garbage too, are hidden from the
-    collector of the workers. An iterator that is only dropped keeps its threads, which keep it, and
-    its workers. The loader may not have persistent workers.
+    In a worker, Python's garbage collector would destroy earlier loaders, and wait forever for
+    their threads, which are not forked. So all objects are hidden from the workers' collector. An
+    iterator that is only dropped is kept alive by its threads, and so are its workers. The loader
+    may not have persistent workers.
     """
     iterator: Any = _started(loader)  # Paddle's types leave out its private methods
     try:
@@ -173,7 +173,7 @@ def _can_start() -> bool:
 
 def _has_shared_memory() -> bool:
     """Return whether shared memory has room for batches; warn if not."""
-    if sys.platform != "linux":  # other systems have ways of their own
+    if sys.platform != "linux":  # elsewhere Paddle uses no such folder
         return True
     try:
         system = os.statvfs(SHARED_MEMORY)
