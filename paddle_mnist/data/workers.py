@@ -102,7 +102,15 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     iterator that is only dropped is kept alive by its threads, and so are its workers. The loader
     may not have persistent workers.
     """
+    wants_shared_memory = loader.use_shared_memory
+    loader.use_shared_memory = wants_shared_memory and _has_shared_memory()
     iterator: Any = _started(loader)  # Paddle's types leave out its private methods
+    if wants_shared_memory and not loader.use_shared_memory:
+        warn_once(
+            SHARED_MEMORY,
+            f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through "
+            "pipes, which is slower; expected at least 1 GiB, as docker run --shm-size=8g gives",
+        )
     try:
         yield from iterator
     except SystemError as error:  # Paddle's, of many lines
@@ -118,7 +126,6 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Return Paddle's iterator, whose workers run; if one cannot start, end those that have."""
-    loader.use_shared_memory = loader.use_shared_memory and _has_shared_memory()
     gc.freeze()
     try:
         return iter(loader)
@@ -172,22 +179,14 @@ def _can_start() -> bool:
 
 
 def _has_shared_memory() -> bool:
-    """Return whether shared memory has room for batches; warn if not."""
+    """Return whether shared memory has room for batches."""
     if sys.platform != "linux":  # elsewhere Paddle uses no such folder
         return True
     try:
         system = os.statvfs(SHARED_MEMORY)
-        room = system.f_bavail * system.f_frsize
     except OSError:
-        room = 0
-    if room >= SMALL:
-        return True
-    warn_once(
-        SHARED_MEMORY,
-        f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through pipes, "
-        "which is slower; expected 1 GiB at least, as docker run --shm-size=8g gives",
-    )
-    return False
+        return False
+    return system.f_bavail * system.f_frsize >= SMALL
 
 
 if TYPE_CHECKING:
