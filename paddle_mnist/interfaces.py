@@ -2,13 +2,15 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checkable
 
 import numpy as np
 
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.system import signals
 from paddle_mnist.train_state import TrainState
 
 if TYPE_CHECKING:
@@ -189,6 +191,8 @@ class Loader(Protocol):
 
     def first_batches(self, count: int) -> list[Any]:
         """Return the first batches of the first epoch, which are not lost for it."""
+        with signals.interruptible():
+            return list(itertools.islice(self.epoch(0), count))
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, without this loader's workers.
@@ -200,13 +204,6 @@ class Loader(Protocol):
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
         """Return what errors call the sample in a row of a shard of a batch."""
         return f"its sample {row}"
-
-    def watch(self, generators: Mapping[str, Callable[[], str]]) -> None:
-        """Have workers raise ConfigError if they draw from a generator of the dataset's own.
-
-        generators: by name, what returns a text that tells the states of one apart.
-        """
-        return
 
     def close(self) -> None:
         """Close what stays open from epoch to epoch."""

@@ -1,7 +1,7 @@
 """Read the samples of a batch: in one call where the dataset can, else one by one."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, Protocol
 
 import numpy as np
@@ -18,7 +18,6 @@ from paddle_mnist.data.collate import (
 )
 from paddle_mnist.data.sampler import Shard
 from paddle_mnist.data.seeding import TRAIN, seed_generators
-from paddle_mnist.errors import ConfigError
 
 
 class MapDataset(Protocol):
@@ -51,8 +50,6 @@ class BatchReader:
         self._source = type(dataset).__name__  # for errors
         self._epoch: Optional[int] = None  # that was passed to the dataset
         self._getitems = _batch_method(dataset, collate_fn)
-        # By name, the state of each of the dataset's own generators as text.
-        self.generators: Mapping[str, Callable[[], str]] = {}
 
     def begin(self, epoch: int) -> None:
         """Pass the epoch to the dataset, if it has a method `set_epoch`."""
@@ -60,26 +57,8 @@ class BatchReader:
         set_epoch(self.dataset, epoch)
 
     def __call__(self, shard: Shard) -> Any:
-        """Return the samples of a shard, whose `batch` is their indices, with arrays or tensors.
-
-        Raises ConfigError in a worker if a generator of the dataset's own draws, since its state
-        is in that worker alone.
-        """
-        if paddle.io.get_worker_info() is None:
-            return self._read(shard)
-        before = {name: state() for name, state in self.generators.items()}
-        batch = self._read(shard)
-        for name, state in self.generators.items():
-            if state() != before[name]:
-                raise ConfigError(
-                    f"{self._source}: reading samples {some(shard.batch)} in a worker draws from "
-                    f"{name}, whose state a checkpoint cannot hold; expected draws from random, "
-                    "numpy.random or paddle, which are seeded for each batch, or num_workers=0"
-                )
-        return batch
-
-    def _read(self, shard: Shard) -> Any:
-        if shard.epoch != self._epoch:  # another epoch was begun after that of this shard
+        """Return the samples of a shard, whose `batch` is their indices, with arrays or tensors."""
+        if shard.epoch != self._epoch:  # the iterator of another epoch was read in between
             self.begin(shard.epoch)
         seed_generators(self.seed, self.split, shard.epoch, shard.position)
         indices = shard.batch

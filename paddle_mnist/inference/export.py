@@ -1,12 +1,12 @@
 """Export a net as files that need none of this package, and prove that they compute the same."""
 
-import contextlib
 import hashlib
 import importlib
 import json
 import re
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union, cast
 
@@ -16,7 +16,7 @@ from paddle import nn
 
 import paddle_mnist
 from paddle_mnist.data.structures import explained
-from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
+from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError, OutputError
 from paddle_mnist.inference.predictor import (
     ABOUT,
     ONNX,
@@ -88,7 +88,7 @@ def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
     if not isinstance(inputs, (list, tuple)):
         named = [_example(inputs, "input")]
     else:
-        named = [_example(one, f"input{number}") for number, one in enumerate(inputs)]
+        named = [_example(value, f"input{number}") for number, value in enumerate(inputs)]
     names = [name for name, _ in named]
     if not names or len(set(names)) < len(names):
         raise ConfigError(
@@ -183,7 +183,8 @@ def export_layer(
     if encodable(str(folder)) != str(folder):
         raise ConfigError(f"{folder}: Paddle exports only to a path in UTF-8; choose another one")
     size = sum(value.size * value.element_size() for value in layer.state_dict().values())
-    with evaluation_mode(layer), _folder_for_trial(folder, size + MAX_PROGRAM) as temporary:
+    with evaluation_mode(layer), _temporary_folder(folder, size + MAX_PROGRAM) as name:
+        temporary = Path(name)
         with explained(check_inputs, "the export"):
             files = FORMS[format](layer, signature, temporary)
         with paddle.no_grad():
@@ -206,24 +207,18 @@ def export_layer(
     return contents
 
 
-@contextlib.contextmanager
-def _folder_for_trial(output: Path, size: int) -> Iterator[Path]:
-    """Make a temporary folder in the one to export to, on the disk that has to hold the files.
+def _temporary_folder(output: Path, size: int) -> "tempfile.TemporaryDirectory[str]":
+    """Return a temporary folder in the one to export to. Raises OutputError.
 
-    Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
-    block becomes an OutputError if a file of `size` bytes cannot be written there.
+    size: bytes that must be free there: Paddle ignores errors in writing, which then show as a
+    damaged model.
     """
     make_folder(output)
     with writing(output):
-        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
-    with temporary as name:
-        try:
-            yield Path(name)
-        except Exception:
-            for path in Path(name).iterdir():
-                remove(path)
-            write_atomically(Path(name, "trial"), bytes(size))
-            raise
+        free = shutil.disk_usage(output).free
+        if free < size:
+            raise OutputError(f"{output}: {free} bytes are free; expected at least {size}")
+        return tempfile.TemporaryDirectory(prefix=".export-", dir=output)
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:

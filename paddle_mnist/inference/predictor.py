@@ -117,7 +117,7 @@ class Predictor:
         if sorted(names) != sorted(expected):
             raise CheckpointError(
                 f"{folder}: takes {', '.join(names)}, but {ABOUT} names {', '.join(expected)}; "
-                "export again, with the inputs alone that the outputs need"
+                "export again, with only those inputs that the outputs need"
             )
         self._idle: queue.LifoQueue[InferenceFn] = queue.LifoQueue()
         for run in runs:
@@ -146,8 +146,8 @@ class Predictor:
         lengths = [len(array) for array in arrays]
         if len(set(lengths)) > 1:
             raise DataError(
-                f"{', '.join(names)} have {', '.join(map(str, lengths))} samples; expected as many "
-                "of each"
+                f"{', '.join(names)} have {', '.join(map(str, lengths))} samples; expected the "
+                "same number of each"
             )
         return tuple(arrays)
 

@@ -149,12 +149,6 @@ def console_level(level: int) -> Iterator[None]:
         handler.setLevel(previous)
 
 
-def console_threshold() -> int:
-    """Return the lowest level of the log lines that the console shows."""
-    handler = _console_handler()
-    return handler.level if handler else logging.INFO
-
-
 def _console_handler() -> Optional[_TqdmHandler]:
     return next((handler for handler in log.handlers if isinstance(handler, _TqdmHandler)), None)
 

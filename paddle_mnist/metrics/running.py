@@ -135,10 +135,6 @@ class RunningMetrics:
         self._line_started += seconds
         self._counted_until += seconds
 
-    def resume(self) -> None:
-        """Write the line that was due when a training was interrupted, if one was."""
-        self.after_step()
-
     def write_line(self) -> None:
         """Write the metrics since the last line, if there were steps. Raises DivergedError."""
         self.synchronize()

@@ -40,8 +40,8 @@ class StepProfiler(Profiler):
 
     `steps.md`, also logged: milliseconds per step, and share, of each part, and of the time between
     them. `trace.json`: every operator, for chrome://tracing or Perfetto. `operators.txt`: Paddle's
-    own tables. Tracing slows steps down, so the table is measured before, over as many steps. On a
-    GPU the table shows the time of the host, which runs ahead of the device.
+    own tables. Tracing slows steps down, so the table is measured before, over the same number of
+    steps. On a GPU the table shows the time of the host, which runs ahead of the device.
 
     If the files cannot be written, training continues with a warning.
     """

@@ -17,7 +17,6 @@ from paddle_mnist.training.description import as_yaml, compared, describe
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.parts import new_training, shards_per_step
 from paddle_mnist.training.resume import check_override
-from paddle_mnist.training.sample_check import watch_generators
 
 log = logging.getLogger("paddle_mnist")
 
@@ -36,7 +35,6 @@ def build_training(arguments: FitArguments) -> Training:
         with restored(data_snapshot(training.extra.data)):
             _try_first_batches(training)
             description = describe(training)
-    watch_generators([training.loader, *training.evaluator.datasets.values()], training.extra.data)
     _check_saving(training)
     training.compared = compared(training, description)
     # Not the caller's code: it may refer to the rank of its process.

@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, summary
-from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
+from paddle_mnist.metrics.console import console_level, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.processes import Processes, processes_to_start
@@ -212,7 +212,7 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
     """Train in several processes, which exchange plain values."""
     entries = spawn(
         _fit_plainly,
-        (arguments.for_processes(), console_threshold()),
+        (arguments.for_processes(), log_to_console().level),
         nprocs,
         arguments.processes.gpus,
         hang_timeout=arguments.processes.hang_timeout,

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from paddle_mnist.data.sampler import shards_of
@@ -10,9 +10,9 @@ from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import describe
-from paddle_mnist.hidden_state.object_paths import find, walk
-from paddle_mnist.hidden_state.plain_data import GENERATORS, digest_of, equal
-from paddle_mnist.hidden_state.snapshot import DATA_ITEMS, data_snapshot
+from paddle_mnist.hidden_state.object_paths import find
+from paddle_mnist.hidden_state.plain_data import GENERATORS, equal
+from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.interfaces import Loader
 
 log = logging.getLogger("paddle_mnist")
@@ -41,23 +41,9 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
         raise ConfigError(
             f"{differs}, so a resumed run and workers would see other samples; expected samples "
             "that depend only on their index and on random numbers from random, numpy.random or "
-            "paddle, which are seeded for each batch"
+            "paddle, which are seeded for each batch; a sampler can have a method set_epoch(epoch)"
         )
     return not differs
-
-
-def watch_generators(loaders: Iterable[Loader], data: Mapping[str, Any]) -> None:
-    """Make workers raise ConfigError when samples draw from a generator of the dataset.
-
-    Samples after the first batch may do so even if the first batch does not.
-    """
-    generators = {
-        describe(place.path): functools.partial(digest_of, place.value)
-        for place in walk(data, most_items=DATA_ITEMS)
-        if isinstance(place.value, GENERATORS) and not place.is_alias
-    }
-    for loader in loaders:
-        loader.watch(generators)
 
 
 def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[str, bool]:

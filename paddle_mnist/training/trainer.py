@@ -347,7 +347,7 @@ class Trainer:
             self.state = TrainState(epoch=int(start_epoch), step=int(start_epoch) * (steps or 0))
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
         if self.resuming:
-            self.running.resume()
+            self.running.after_step()  # writes the line that was due at the interruption, if any
         self.resuming = False
         self._started = True
 

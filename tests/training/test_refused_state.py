@@ -95,6 +95,21 @@ class CachesNoise(Points):
         return self.cache[index], label
 
 
+class CountsEpochs(paddle.io.Sampler):
+    """Rotates the order of the samples by the number of epochs that it has counted."""
+
+    epochs = 0
+
+    def __iter__(self):
+        self.epochs += 1
+        return iter(np.roll(range(len(self.data_source)), self.epochs).tolist())
+
+
+def sampler_of_its_own():
+    batches = paddle.io.BatchSampler(sampler=CountsEpochs(Points()), batch_size=8)
+    return {"train": paddle.io.DataLoader(Points(), batch_sampler=batches)}
+
+
 class HalfAState:
     def state_dict(self):
         return {}
@@ -129,6 +144,10 @@ REFUSED = {
     ),
     "cycle of two": (cycle_of_two, ["weights"]),
     "gradients left over": (gradients_left_over, ["gradient of step.other", "clear"]),
+    "sampler that counts epochs": (
+        sampler_of_its_own,
+        ["train.batch_sampler.sampler.epochs", "set_epoch"],
+    ),
     "cached augmentation": (lambda: {"train": CachesNoise(), "valid": Points()}, ["train.cache"]),
     "state without a state_dict": (
         lambda: {"state": {"teacher": object()}},
@@ -144,23 +163,6 @@ REFUSED = {
 
 def call(output, values):
     return train("SGD with clipping", output, **{"optimizer": momentum, "epochs": 1, **values})
-
-
-class DrawsForSome(Points):
-    """Draws from a generator of its own, but not for the samples of the first batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.draws = np.random.default_rng(3)
-
-    def __getitem__(self, index):
-        point, label = super().__getitem__(index)
-        return (point + np.float32(self.draws.random()) if index >= 16 else point), label
-
-
-def test_samples_that_draw_from_their_own_generator_in_a_worker_raise(tmp_path):
-    with pytest.raises(ConfigError, match=r"train\.draws.*num_workers=0"):
-        call(tmp_path, {"train": DrawsForSome(), "num_workers": 1, "shuffle": False})
 
 
 @pytest.mark.parametrize("what", REFUSED)
