@@ -128,6 +128,13 @@ def test_read_pictures_refuses_two_digits_that_touch(predictor, tmp_path):
     assert reading.digit is None and "wider than high" in reading.error
 
 
+def test_read_pictures_many_finds_no_digit_in_noise(predictor, tmp_path):
+    noise = np.random.RandomState(0).randint(0, 256, (30, 300), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "noise.png")], many=True)
+    assert len(reading.digits) > 100 and reading.text.count("?") > 0.9 * len(reading.text)
+
+
 def test_read_pictures_gives_advice_on_a_refused_picture(predictor, tmp_path):
     in_a_row((3, INK), (5, INK)).save(tmp_path / "two.png")
     sheet = alone([[(0, 0), (1, 0), (1, 1), (0, 1), (0, 0), (1, 1)], [(1, 0), (0, 1)]])
