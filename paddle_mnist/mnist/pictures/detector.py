@@ -112,18 +112,13 @@ def packaged_features(images: np.ndarray) -> paddle.Tensor:
     return net.features(pixels).reshape([*images.shape[:-2], -1])
 
 
-def digit_scores(images: np.ndarray) -> np.ndarray:
-    """Return how much each image looks like one digit: float64 [N], 0 to 1; see `Detector`.
-
-    images: uint8 [N, 28, 28], as `read_digit` makes them. Whichever weights read the digits, the
-    scores are those of the weights that come with the package.
-    """
-    return packaged_detector().scores(packaged_features(moved(images)).numpy())
-
-
 @paddle.no_grad()
 def packaged_answers(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the packaged net's probabilities, float32 [N, 10], and `digit_scores`, of one pass."""
+    """Return the packaged net's probabilities, float32 [N, 10], and the scores of `Detector`.
+
+    images: uint8 [N, 28, 28], as `read_digit` makes them. Whichever weights read the digits, the
+    scores are those of the packaged ones.
+    """
     features = packaged_features(moved(images))
     probabilities = F.softmax(packaged_net().fc(features[MOVES.index((0, 0))]))
     return probabilities.numpy(), packaged_detector().scores(features.numpy())
