@@ -74,6 +74,7 @@ KINDS = {
     "a light desk": (lambda: on_a_desk(215, 242, 500, 400, 200), 3),
     "a white desk": (lambda: on_a_desk(228, 248, 500, 400, 200), 3),
     "a small sheet": (lambda: on_a_desk(120, 242, 270), 3),
+    "a smaller sheet": (lambda: on_a_desk(120, 242, 180), 3),
     "a small sheet on a light desk": (lambda: on_a_desk(205, 242, 300), 3),
     "a 1 with a wide flag": (lambda: flagged(0.4), 1),
     "a 1 with a wider flag": (lambda: flagged(0.7), 1),
