@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from paddle_mnist import DigitPredictor
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.pictures import read_pictures
-from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digits
 
 INK = 30
 FIVE = [(0.27, 0.45), *arc(0.48, 0.66, 0.28, 0.27, 235, 500)]
@@ -151,4 +151,4 @@ def test_read_pictures_gives_advice_on_a_refused_picture(predictor, tmp_path):
 )
 def test_read_digit_of_other_formats_says_to_save_it_as_jpeg(beginning, kind):
     with pytest.raises(DataError, match=f"a {kind} file; save it as JPEG"):
-        read_digit(beginning + bytes(99))
+        read_digits(beginning + bytes(99))

@@ -36,20 +36,12 @@ class Digit:
     is_mark: bool = False
 
 
-def read_digit(picture: Union[str, Path, bytes]) -> Digit:
+def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Digit]:
     """Read the digit in a file, or in a file's bytes. Raises DataError, in one line.
 
-    If there are several shapes, `shapes` of the answer says how many, and its pixels show all.
-    An image that is of MNIST's format already is taken as it is.
-    """
-    return read_digits(picture, many=False)[0]
-
-
-def read_digits(picture: Union[str, Path, bytes], many: bool = True) -> list[Digit]:
-    """Read every digit in a file, or in a file's bytes, in reading order. Raises DataError.
-
-    They are found as shapes: rows from the top, each from the left.
-    many: False: several shapes are one `Digit`, as of `read_digit`.
+    If there are several shapes, `shapes` of the only answer says how many, and its pixels show all.
+    An image that has MNIST's format already is taken as it is.
+    many: return each shape as a digit, in reading order: rows from the top, each from the left.
     """
     opened = open_picture(picture)
     pixels = in_mnist_format(opened.brightness)
