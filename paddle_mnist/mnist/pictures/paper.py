@@ -15,7 +15,7 @@ from paddle_mnist.errors import PictureError
 from paddle_mnist.mnist.pictures.open import Picture
 
 MIN_CONTRAST = 0.08  # of the ink; black to white is 1
-BACKGROUND = 115  # pixels, at the working side; what is narrower is no background
+BACKGROUND = 115  # pixels, at the working side; narrower areas belong to the ink
 BACKGROUND_SIDE = 128  # pixels, the longer side at which backgrounds are computed
 COARSE = 24  # pixels, the longer side at which light and dark ink are told apart
 
@@ -37,7 +37,7 @@ BLANK = "blank; expected a digit, darker or lighter than what it is drawn on"
 
 
 def find_sheet(picture: Picture) -> Optional[Picture]:
-    """Lay a sheet flat that is brighter than what it lies on; None if there is none."""
+    """Lay a sheet flat that is brighter than what it lies on; None without one."""
     corners = _corners(picture.brightness)
     if corners is None:
         return None
@@ -161,9 +161,9 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
 def _frame(ink: np.ndarray) -> np.ndarray:
     """Return where a border of another colour is: bool [H, W].
 
-    Whatever reaches a corner of the picture; a digit that touches the border does not.
+    It is what reaches a corner of the picture; a digit that touches the border does not.
     """
-    thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is no border
+    thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is not a border
     reach = max(2, round(0.015 * min(ink.shape)))
     contrast = max(np.percentile(ink, 99.5), MIN_CONTRAST)
     mask = np.uint8(ink > contrast * otsu(ink / contrast))
@@ -200,7 +200,7 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
 def _without_horizontal_lines(ink: np.ndarray) -> np.ndarray:
     """Take off the lines of ruled or squared paper, beneath the ink or across it.
 
-    What remains on a line is what is thicker than a line is, and what is darker.
+    Strokes across a line remain where they are thicker or darker than the line.
     """
     width = ink.shape[1]
     thickest = max(3, round(LINE_WIDTH * max(ink.shape)))

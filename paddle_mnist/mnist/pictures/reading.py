@@ -57,7 +57,7 @@ class Reading:
 
     @property
     def text(self) -> str:
-        """The digits that were read, in reading order; "?" for each shape that is none."""
+        """The digits that were read, in reading order; "?" for each shape without one."""
         readings = (self,) if self.digits is None else self.digits
         return "".join("?" if reading.digit is None else str(reading.digit) for reading in readings)
 
@@ -124,8 +124,8 @@ def read_pictures(
     AT_ONCE files are held at a time, and opened by as many threads as there are CPUs.
 
     many: read every digit of a picture, in reading order, instead of refusing several.
-    check: give no digit for what is probably none. Without it there are no scores, nor are there
-        for a model that was not trained on digits.
+    check: refuse shapes that are probably not a digit. Without it there are no scores, nor are
+        there for a model that was not trained on digits.
     """
     check = check and predictor.reads_digits
     files = iter(files)
@@ -168,6 +168,6 @@ def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
         return error
     except MemoryError:
         return DataError(memory_limit() or "too large for this machine's memory; make it smaller")
-    except Exception as error:  # nobody foresaw it; one picture must not end the others
+    except Exception as error:  # unforeseen; one picture must not end the others
         log.exception("%s cannot be read", file)
         return DataError(f"cannot be read ({summary(error)}); report this")
