@@ -7,7 +7,7 @@ import random
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digits
 
 
 def arc(x, y, rx, ry, first, last, points=24):
@@ -97,4 +97,4 @@ def as_bytes(image, form="PNG", **options):
 def pixels_of(brightness):
     """Cut out a digit as the package does, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
     grey = np.rint(np.asarray(brightness) * 255).astype(np.uint8)
-    return read_digit(as_bytes(Image.fromarray(grey))).pixels
+    return read_digits(as_bytes(Image.fromarray(grey)))[0].pixels

@@ -8,18 +8,15 @@ import os
 import tempfile
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 
 from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refusal
 from paddle_mnist.apps.texts import LANGUAGES, REASONS, TEXTS
-from paddle_mnist.errors import DataError, DeviceError, summary
+from paddle_mnist.errors import DeviceError
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.pictures.detector import digit_scores
-from paddle_mnist.mnist.pictures.digits import read_digit
-from paddle_mnist.mnist.pictures.reading import reading
+from paddle_mnist.mnist.pictures import Reading, read_pictures
 from paddle_mnist.mnist.predictor import DigitPredictor, open_predictor
 from paddle_mnist.system.environment import environment, without_proxies
 
@@ -49,26 +46,17 @@ def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "e
     """
     if picture is None:
         return _say("waiting", language), None, []
-    try:
-        digit = read_digit(Path(picture))
-    except DataError as error:
-        return _reason(getattr(error, "kind", ""), str(error), language), None, []
-    except Exception as error:  # nobody foresaw it; the page shows it, and the log where it was
-        log.exception("a picture cannot be read")
-        return _reason("", f"cannot be read ({summary(error)}); report this", language), None, []
-    names = [name for name in OUTPUTS if name in predictor.outputs]
-    outputs = {name: value[0] for name, value in predictor.run(digit.pixels, names).items()}
-    score = digit_scores(digit.pixels[np.newaxis])[0] if predictor.reads_digits else None
-    result = reading("", digit, outputs["probabilities"], score)
-    seen = [(_enlarged(digit.pixels), _say("pixels", language))]
+    (result,) = read_pictures(predictor, [picture])
+    pixels = result.pixels
+    seen = [] if pixels is None else [(_enlarged(pixels), _say("pixels", language))]
     if result.error:
-        if digit.shapes > 1:
-            return _say("shapes", language).format(digit.shapes), None, seen
-        return _reason("digit", result.error, language), None, seen
+        return _reason(result, language), None, seen
+    names = [name for name in OUTPUTS if name in predictor.outputs]
+    outputs = {name: value[0] for name, value in predictor.run(pixels, names).items()}
     words = _say("words", language).format(
         digit=result.digit,
         probability=result.probability,
-        score="" if score is None else _say("score", language).format(score),
+        score="" if result.score is None else _say("score", language).format(result.score),
     )
     probabilities = {str(n): float(value) for n, value in enumerate(outputs["probabilities"])}
     layers = [(_enlarged(_tiles(outputs[name])), _say(name, language)) for name in names[1:]]
@@ -216,9 +204,10 @@ def _say(key: str, language: str) -> str:
     return TEXTS[key][LANGUAGES.index(language)]
 
 
-def _reason(kind: str, english: str, language: str) -> str:
-    """Return why no digit is read. kind: of `REASONS`; of others there is English alone."""
-    words = REASONS.get(kind, english) if language == "zh" else english
+def _reason(reading: Reading, language: str) -> str:
+    """Return why no digit is read; for kinds that `REASONS` lacks, in English only."""
+    english = str(reading.error)
+    words = REASONS.get(reading.kind, english) if language == "zh" else english
     return words[:1].upper() + words[1:]
 
 

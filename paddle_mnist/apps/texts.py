@@ -17,17 +17,13 @@ TEXTS = {
         "{digit}，概率 {probability:.1%}{score}",
     ),
     "score": (", score {:.2f}", "，数字得分 {:.2f}"),
-    "shapes": (
-        "{} shapes; expected one digit",
-        "图中有 {} 个互不相连的图形，应只有一个数字",
-    ),
     "layers": ("What the net sees", "模型看到的图像"),
     "pixels": ("Input: scaled and centred as MNIST's", "输入：按 MNIST 的方式缩放和居中"),
     "conv1": ("First convolution, conv1", "第一个卷积层 conv1"),
     "conv2": ("Second convolution, conv2", "第二个卷积层 conv2"),
 }
 
-# The reasons of a `PictureError` in Chinese, by kind; the error itself has them in English.
+# Why no digit is read, in Chinese, by the `kind` of a `Reading`; its error is in English.
 REASONS = {
     "blank": "没有笔迹，应有一个数字",
     "empty": "文件为空，应是一张图片",
@@ -35,5 +31,6 @@ REASONS = {
     "damaged": "图片已损坏或不完整",
     "frames": "文件中有多张图片，请只保存需要的一张",
     "size": "图片太小、太大或过于狭长",
+    "shapes": "图中有多个互不相连的图形，应只有一个数字",
     "digit": "疑似非数字",
 }

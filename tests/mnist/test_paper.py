@@ -15,7 +15,7 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.pictures import detector, read_pictures
 from paddle_mnist.mnist.pictures.detector import read_detector
-from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digits
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def predictor():
 def digits():
     """uint8 [10, 28, 28], the digits 0 to 9 in MNIST's format."""
     look = {"size": (300, 300), "noise": 0, "shade": 0, "blur": 0, "turn": 0}
-    return np.stack([read_digit(as_bytes(draw_digit(n, 3, **look))).pixels for n in range(10)])
+    return np.stack([read_digits(as_bytes(draw_digit(n, 3, **look)))[0].pixels for n in range(10)])
 
 
 def read(predictor, tmp_path, pictures, **options):

@@ -20,7 +20,7 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.images import open_data
 from paddle_mnist.mnist.pictures import read_pictures
 from paddle_mnist.mnist.pictures.detector import THRESHOLD
-from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digits
 from paddle_mnist.mnist.pictures.open import open_picture, pictures_in
 from paddle_mnist.mnist.pictures.show import CAPTION
 
@@ -40,7 +40,7 @@ def test_infer_photographs_reads_each_digit(tool):
 
 def test_read_digit_files_of_mnist_keeps_every_pixel(real_data):
     images = np.asarray(open_data(str(real_data))["valid"].images[:300])
-    pixels = [read_digit(as_bytes(Image.fromarray(image))).pixels for image in images]
+    pixels = [read_digits(as_bytes(Image.fromarray(image)))[0].pixels for image in images]
     assert np.mean([np.array_equal(*pair) for pair in zip(pixels, images)]) > 0.98
 
 
@@ -80,7 +80,7 @@ KINDS = {
 
 
 def test_read_digit_every_kind_of_file_reads_a_seven(predictor):
-    digits = {kind: read_digit(make()) for kind, make in KINDS.items()}
+    digits = {kind: read_digits(make())[0] for kind, make in KINDS.items()}
     pixels = np.stack([digit.pixels for digit in digits.values()])
     answers = predictor.run(pixels)["probabilities"].argmax(axis=1)
     wrong = [kind for kind, answer in zip(digits, answers) if answer != 7]
@@ -112,7 +112,7 @@ BAD = {
 def test_read_digit_bad_picture_raises_one_line(kind):
     make, message = BAD[kind]
     with pytest.raises(DataError, match=message) as refused:
-        read_digit(make())
+        read_digits(make())
     assert "\n" not in str(refused.value)
 
 
@@ -130,7 +130,7 @@ def test_read_digit_damaged_file_reads_or_raises_data_error(form, changes, kept)
     try:
         brightness = open_picture(data).brightness
         assert brightness.min() >= 0 and brightness.max() <= 1
-        read_digit(data)
+        read_digits(data)
     except DataError as refused:
         assert "\n" not in str(refused)
 

@@ -15,7 +15,7 @@ from detector.shapes import UNUSUAL_DIGITS, Line, pen_cover, unusual_digit
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.images import Images
-from paddle_mnist.mnist.pictures.digits import read_digit
+from paddle_mnist.mnist.pictures.digits import read_digits
 from paddle_mnist.mnist.pictures.normalize import to_mnist_format
 
 RAW = 50_000  # images of MNIST's training split, as they are
@@ -190,7 +190,7 @@ def _read(pictures: Iterable[Image.Image]) -> Pixels:
         file = io.BytesIO()
         picture.save(file, "BMP")  # quicker than PNG, and as lossless
         try:
-            digit = read_digit(file.getvalue())
+            digit = read_digits(file.getvalue())[0]
         except DataError:
             continue
         if digit.shapes == 1:

@@ -50,7 +50,7 @@ def measure(source: str) -> dict:
     """Count what `infer` reads: by kind of paper, of MNIST itself, of pages and of no digits."""
     from detector import non_digits, paper  # which imports OpenCV: not for --help
     from paddle_mnist.mnist.images import open_data
-    from paddle_mnist.mnist.pictures.detector import THRESHOLD, digit_scores
+    from paddle_mnist.mnist.pictures.detector import THRESHOLD, packaged_answers
 
     data = open_data(source)
     split = data["eval"]
@@ -61,7 +61,7 @@ def measure(source: str) -> dict:
         "count": count,
         "paper": {kind: _counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
         "mnist": _counted("mnist", as_they_are),
-        "false_alarms": float((digit_scores(images) < THRESHOLD).mean()),
+        "false_alarms": float((packaged_answers(images)[1] < THRESHOLD).mean()),
         "pages": _counted("pages", _pages(split, pages), many=True),
         "non_digits": {
             kind: _counted(f"no digit, {kind}", _non_digits(kind, count))

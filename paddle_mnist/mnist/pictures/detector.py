@@ -1,11 +1,11 @@
 """Rejects inputs that are probably not a single digit.
 
-The net has seen nothing but digits, and so it is sure of one whatever it is shown. A second, small
-net looks at the features of its last convolution. It was trained to tell digits from letters and
+The net has only seen digits, and gives a confident answer to any picture. A second, small net
+looks at the features of its last convolution. It was trained to tell digits from letters and
 signs of many scripts, doodles, shapes, textures and screenshots drawn by code, and from digits of
 MNIST that were spliced, mirrored or turned ("outlier exposure": Hendrycks, Mazeika, Dietterich,
 "Deep anomaly detection with outlier exposure", 2019). The digits were MNIST's as they are, shaken,
-drawn anew with pens of all widths and written on paper of many kinds, and round, wide and open
+redrawn with pens of all widths and written on paper of many kinds, and round, wide and open
 zeros and flagged ones drawn by code. Training it leaves the net that reads the digits as it is.
 
 `python tools/reproduce.py --only detector --data MNIST` makes the file again, and compares this
@@ -112,18 +112,13 @@ def packaged_features(images: np.ndarray) -> paddle.Tensor:
     return net.features(pixels).reshape([*images.shape[:-2], -1])
 
 
-def digit_scores(images: np.ndarray) -> np.ndarray:
-    """Return how much each image looks like one digit: float64 [N], 0 to 1; see `Detector`.
-
-    images: uint8 [N, 28, 28], as `read_digit` makes them. Whichever weights read the digits, the
-    scores are those of the weights that come with the package.
-    """
-    return packaged_detector().scores(packaged_features(moved(images)).numpy())
-
-
 @paddle.no_grad()
 def packaged_answers(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the packaged net's probabilities, float32 [N, 10], and `digit_scores`, of one pass."""
+    """Return the packaged net's probabilities, float32 [N, 10], and the scores of `Detector`.
+
+    images: uint8 [N, 28, 28], as `read_digits` makes them. The scores are those of the packaged
+    weights, even if other weights read the digits.
+    """
     features = packaged_features(moved(images))
     probabilities = F.softmax(packaged_net().fc(features[MOVES.index((0, 0))]))
     return probabilities.numpy(), packaged_detector().scores(features.numpy())

@@ -81,7 +81,8 @@ def _centre(values: np.ndarray) -> list[float]:
     """Return the centre of mass, across and down."""
     # As float64: OpenCV takes float32 of two columns for the points of an outline.
     moments = cv2.moments(values.astype(np.float64))
-    return [moments[name] / moments["m00"] + 0.5 for name in ("m10", "m01")]
+    mass = moments["m00"] or 1  # 0: blots so thick that nothing was left of them
+    return [moments[name] / mass + 0.5 for name in ("m10", "m01")]
 
 
 def _fitted(values: np.ndarray, side: int) -> np.ndarray:

@@ -42,15 +42,19 @@ _OPENING = threading.Lock()  # `catch_warnings` changes what holds for all threa
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture's brightness, and the size it had.
+    """A picture, or a sheet of paper in one.
 
     brightness: float32 [H, W] in 0..1, upright, without transparency.
-    width, height: pixels of the file, upright; H and W may be fewer.
+    to_file: float [3, 3], the perspective from its pixels to those of the upright file.
     """
 
     brightness: np.ndarray
-    width: int
-    height: int
+    to_file: np.ndarray
+
+
+def scaling(shape: tuple[int, ...], larger: tuple[int, ...]) -> np.ndarray:
+    """Return the scaling from an image [H, W] to a larger one, float [3, 3]."""
+    return np.diag([larger[1] / shape[1], larger[0] / shape[0], 1])
 
 
 def pictures_in(names: Iterable[str]) -> Iterator[str]:
@@ -93,12 +97,13 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
         with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                size = image.size
-                if image.getexif().get(ORIENTATION) in (5, 6, 7, 8):  # it lies on its side
-                    size = size[::-1]
                 _check(image)
+                shape = image.size[::-1]
+                if image.getexif().get(ORIENTATION) in (5, 6, 7, 8):  # it lies on its side
+                    shape = image.size
                 image.draft(None, (OPENED_SIDE, OPENED_SIDE))  # decodes a JPEG at a smaller scale
-                return Picture(_brightness(image), *size)
+                brightness = _brightness(image)
+                return Picture(brightness, scaling(brightness.shape, shape))
     except UnidentifiedImageError as error:
         for beginning, kind in UNREAD.items():
             if data.startswith(beginning, 0 if kind == "PDF" else 4):

@@ -12,16 +12,16 @@ import cv2
 import numpy as np
 
 from paddle_mnist.errors import PictureError
-from paddle_mnist.mnist.pictures.open import MIN_SIDE
+from paddle_mnist.mnist.pictures.open import Picture
 
 MIN_CONTRAST = 0.08  # of the ink; black to white is 1
-BACKGROUND = 115  # pixels, at the working side; what is narrower is no background
+BACKGROUND = 115  # pixels, at the working side; narrower areas belong to the ink
 BACKGROUND_SIDE = 128  # pixels, the longer side at which backgrounds are computed
 COARSE = 24  # pixels, the longer side at which light and dark ink are told apart
 
 SHEET_SIDE = 256  # pixels, the longer side at which the sheet is sought
 SHEET_AREA = 0.02  # of the picture
-SHEET_FIT = 0.92  # of a sheet's area and its quadrilateral's, the smaller to the larger
+SHEET_FIT = 0.88  # of a sheet's area and its quadrilateral's, the smaller to the larger
 SHEET_EDGE = (0.015, 0.045, 0.2)  # of the longer side: from there the sheet is looked at to there
 # within its edges, and to there around it, which is wider than a pen
 SHEET_CONTRAST = 0.06  # of the brightness
@@ -36,20 +36,17 @@ FAINTEST_LINE = 0.1  # of the ink's contrast
 BLANK = "blank; expected a digit, darker or lighter than what it is drawn on"
 
 
-def find_sheet(brightness: np.ndarray) -> Optional[tuple[np.ndarray, np.ndarray]]:
-    """Lay a sheet flat that is brighter than what it lies on; None if there is none.
-
-    brightness: float32 [H, W] in 0..1. Returns the sheet's, and the perspective that takes a pixel
-    to the sheet, float [3, 3].
-    """
-    corners = _corners(brightness)
+def find_sheet(picture: Picture) -> Optional[Picture]:
+    """Lay a sheet flat that is brighter than what it lies on; None without one."""
+    corners = _corners(picture.brightness)
     if corners is None:
         return None
     lengths = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
     extent = np.ceil((lengths[:2] + lengths[2:]) / 2)
     upright = UNIT * extent + (2 * UNIT - 1) * SHEET_RIM * extent.max()
     matrix = cv2.getPerspectiveTransform(corners, upright.astype(np.float32))
-    return cv2.warpPerspective(brightness, matrix, extent.astype(int).tolist()), matrix
+    flat = cv2.warpPerspective(picture.brightness, matrix, extent.astype(int).tolist())
+    return Picture(flat, picture.to_file @ np.linalg.inv(matrix))
 
 
 def _corners(brightness: np.ndarray) -> Optional[np.ndarray]:
@@ -97,17 +94,15 @@ def _corners(brightness: np.ndarray) -> Optional[np.ndarray]:
 def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
     """Return how much each pixel is covered by ink, float32 [H, W] in 0..1.
 
-    brightness: float32 [H, W] in 0..1, dark on light or light on dark; a small picture is enlarged
-    to at most `working_side`. Raises DataError if it is blank.
+    brightness: float32 [H, W] in 0..1, dark on light or light on dark. It is scaled down to
+    `working_side` first, or enlarged to at most that. Raises DataError if it is blank.
     """
-    height, width = brightness.shape
-    if min(height, width) < MIN_SIDE:
-        raise PictureError(
-            f"{width} x {height} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}", "size"
-        )
-    if max(height, width) < working_side / 2:  # pixels are too coarse to measure strokes
-        factor = working_side // max(height, width)
-        brightness = _resized(brightness, (height * factor, width * factor))
+    scale = working_side / max(brightness.shape)
+    if scale < 1:
+        brightness = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    elif scale > 2:  # pixels are too coarse to measure strokes
+        height, width = brightness.shape
+        brightness = _enlarged(brightness, (int(scale) * height, int(scale) * width))
     smooth = cv2.GaussianBlur(brightness, (0, 0), min(max(brightness.shape), 256) / 150)
     inks = [_dark_ink(values, working_side) for values in (smooth, 1 - smooth)]
     ink = _stretched(max(inks, key=lambda found: found[0])[1])
@@ -130,11 +125,10 @@ def otsu(ink: np.ndarray) -> float:
     return float(cv2.threshold(as_bytes(ink), 0, 1, cv2.THRESH_OTSU)[0]) / 255
 
 
-def _resized(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    larger = shape[0] > values.shape[0]
-    how = cv2.INTER_CUBIC if larger else cv2.INTER_AREA
-    resized: np.ndarray = np.clip(cv2.resize(values, shape[::-1], interpolation=how), 0, 1)
-    return resized
+def _enlarged(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    values = cv2.resize(values, shape[::-1], interpolation=cv2.INTER_CUBIC)
+    enlarged: np.ndarray = np.clip(values, 0, 1)  # the filter overshoots at edges
+    return enlarged
 
 
 def _dark_ink(brightness: np.ndarray, working_side: int) -> tuple[float, np.ndarray]:
@@ -144,7 +138,7 @@ def _dark_ink(brightness: np.ndarray, working_side: int) -> tuple[float, np.ndar
     reach = max(3, round(BACKGROUND / working_side * min(coarse.shape)))
     background = cv2.morphologyEx(coarse, cv2.MORPH_CLOSE, np.ones((reach, reach)))
     background = cv2.blur(background, [max(3, reach // 4)] * 2)
-    ink = 1 - (brightness + 0.02) / (_resized(background, brightness.shape) + 0.02)
+    ink = 1 - (brightness + 0.02) / (_enlarged(background, brightness.shape) + 0.02)
     ink = np.clip(ink - np.median(ink), 0, 1)
     frame = _frame(ink)
     return _plausibility(brightness, ink, frame), np.where(frame, 0, ink)
@@ -167,26 +161,17 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
 def _frame(ink: np.ndarray) -> np.ndarray:
     """Return where a border of another colour is: bool [H, W].
 
-    Whatever reaches a corner of the picture; a digit that touches the border does not.
+    It is what reaches a corner of the picture; a digit that touches the border does not.
     """
-    frame = np.zeros(ink.shape, bool)
-    thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is no border
+    thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is not a border
     reach = max(2, round(0.015 * min(ink.shape)))
-    corners = np.zeros(ink.shape, bool)
-    for rows in (slice(reach), slice(-reach, None)):
-        corners[rows, :reach] = corners[rows, -reach:] = True
-    for _ in range(3):  # a fainter border is seen when a stronger one is taken off
-        rest = np.where(frame, 0, ink)
-        contrast = np.percentile(rest, 99.5)
-        if contrast < MIN_CONTRAST:
-            break
-        mask = np.uint8(rest > contrast * otsu(rest / contrast))
-        mask = cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((thickest, thickest)))
-        labels = cv2.connectedComponents(mask, connectivity=4)[1]
-        border = np.isin(labels, np.setdiff1d(labels[corners], 0))
-        if not border.any():
-            break
-        frame |= cv2.dilate(np.uint8(border), np.ones((9, 9))) > 0
+    contrast = max(np.percentile(ink, 99.5), MIN_CONTRAST)
+    mask = np.uint8(ink > contrast * otsu(ink / contrast))
+    mask = cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((thickest, thickest)))
+    labels = cv2.connectedComponents(mask, connectivity=4)[1]
+    ends = np.r_[:reach, -reach:0]
+    border = np.isin(labels, np.setdiff1d(labels[np.ix_(ends, ends)], 0))
+    frame: np.ndarray = cv2.dilate(np.uint8(border), np.ones((9, 9))) > 0
     # A stroke may reach into corners, such as the bar of a 7; then nothing is left without it.
     if not frame[[0, 0, -1, -1], [0, -1, 0, -1]].all():
         frame &= np.percentile(np.where(frame, 0, ink), 99.5) >= MIN_CONTRAST
@@ -215,7 +200,7 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
 def _without_horizontal_lines(ink: np.ndarray) -> np.ndarray:
     """Take off the lines of ruled or squared paper, beneath the ink or across it.
 
-    What remains on a line is what is thicker than a line is, and what is darker.
+    Strokes across a line remain where they are thicker or darker than the line.
     """
     width = ink.shape[1]
     thickest = max(3, round(LINE_WIDTH * max(ink.shape)))

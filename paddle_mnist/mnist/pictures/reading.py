@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,16 +13,18 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from paddle_mnist.errors import DataError, summary
-from paddle_mnist.mnist.pictures.detector import THRESHOLD, digit_scores, packaged_answers
+from paddle_mnist.mnist.pictures.detector import THRESHOLD, packaged_answers
 from paddle_mnist.mnist.pictures.digits import Digit, read_digits
 from paddle_mnist.mnist.pictures.open import MAX_BYTES, STDIN
 from paddle_mnist.mnist.pictures.shapes import Box
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.system.environment import usable_cpus
 
+log = logging.getLogger("paddle_mnist")
+
 AT_ONCE = 64  # pictures
 UNSURE = 0.6  # a probability below it
-WIDE_THRESHOLD = 0.8  # the least score of a digit wider than high: digits that touch are so, too
+WIDE_THRESHOLD = 0.85  # the least score of a digit wider than high: digits that touch are so, too
 # MNIST's 1s have short flags or none, so that others look like a 7. From this probability of a 1
 # a 7 is read as 1; of the 5,175 7s of MNIST's training images 32 have a higher one.
 FLAGGED = 0.05
@@ -31,7 +34,8 @@ FLAGGED = 0.05
 class Reading:
     """The digit that was read in a picture or a part of it, or the reason why none was.
 
-    digit, probability: None where there is an error. note: what is doubtful.
+    digit, probability: None where there is an error. note: what is doubtful. kind: of the error,
+    that of a `PictureError`, "shapes" or "digit".
     score: how much it looks like one digit, 0 to 1; below `detector.THRESHOLD` no digit is given,
     unless that was asked for. None where nothing was found, or the score was not asked for.
     pixels: uint8 [28, 28], what the net saw; None where it saw nothing.
@@ -49,10 +53,11 @@ class Reading:
     score: Optional[float] = None
     box: Optional[Box] = None
     digits: Optional[tuple["Reading", ...]] = None
+    kind: str = ""
 
     @property
     def text(self) -> str:
-        """The digits that were read, in reading order; "?" for each shape that is none."""
+        """The digits that were read, in reading order; "?" for each shape without one."""
         readings = (self,) if self.digits is None else self.digits
         return "".join("?" if reading.digit is None else str(reading.digit) for reading in readings)
 
@@ -71,13 +76,11 @@ class Reading:
         return values
 
 
-def reading(
-    file: str, digit: Digit, probabilities: np.ndarray, score: Optional[float] = None
-) -> Reading:
+def _reading(file: str, digit: Digit, probabilities: np.ndarray, score: Optional[float]) -> Reading:
     """Return the reading of a digit. probabilities: float32 [10]. score: see `Reading`."""
     if digit.shapes > 1:
-        error = f"{digit.shapes} shapes; expected one digit; --many (many=True) reads each"
-        return Reading(file, error=error, pixels=digit.pixels)
+        error = f"{digit.shapes} shapes; expected one digit; infer --many (many=True) reads each"
+        return Reading(file, error=error, pixels=digit.pixels, kind="shapes")
     kept = None if score is None else float(score)
     seen = Reading(file, pixels=digit.pixels, score=kept, box=digit.box)
     is_wide = digit.box is not None and digit.box.width > digit.box.height
@@ -89,7 +92,7 @@ def reading(
         error = f"probably not one digit (score {score:.2f}; {form} has {least} or more)"
         if digit.is_huge:
             error += "; if this is a sheet, photograph the paper alone, or on a darker desk"
-        return replace(seen, error=error)
+        return replace(seen, error=error, kind="digit")
     best, second = np.argsort(probabilities)[::-1][:2]
     if score is not None and best == 7 and probabilities[1] > FLAGGED:
         best, second = 1, 7
@@ -100,7 +103,7 @@ def reading(
     return replace(seen, digit=int(best), probability=probability, note=note)
 
 
-def together(file: str, readings: Sequence[Reading]) -> Reading:
+def _together(file: str, readings: Sequence[Reading]) -> Reading:
     """Return the reading of a picture with many digits."""
     digits = tuple(readings)
     if len(digits) == 1:
@@ -121,8 +124,8 @@ def read_pictures(
     AT_ONCE files are held at a time, and opened by as many threads as there are CPUs.
 
     many: read every digit of a picture, in reading order, instead of refusing several.
-    check: give no digit for what is probably none. Without it there are no scores, nor are there
-        for a model that was not trained on digits.
+    check: refuse shapes that are probably not a digit. Without it there are no scores, nor are
+        there for a model that was not trained on digits.
     """
     check = check and predictor.reads_digits
     files = iter(files)
@@ -135,24 +138,25 @@ def read_pictures(
             answers = iter(_answers(predictor, digits, check))
             for file, content in zip(chunk, per_file):
                 if isinstance(content, DataError):
-                    yield Reading(file, error=str(content))
+                    yield Reading(file, error=str(content), kind=getattr(content, "kind", ""))
                     continue
-                readings = [reading(file, digit, *next(answers)) for digit in content]
-                yield together(file, readings) if many else readings[0]
+                readings = [_reading(file, digit, *next(answers)) for digit in content]
+                yield _together(file, readings) if many else readings[0]
 
 
 def _answers(
     predictor: DigitPredictor, digits: Sequence[Digit], check: bool
-) -> Iterator[tuple[np.ndarray, Optional[float]]]:
-    """Yield the probabilities of each digit, and its score."""
+) -> Iterable[tuple[np.ndarray, Optional[float]]]:
+    """Return the probabilities of each digit, and its score."""
     if not digits:
-        return
+        return []
     pixels = np.stack([digit.pixels for digit in digits])
-    if check and predictor.is_pretrained:
-        yield from zip(*packaged_answers(pixels))
-    else:
-        scores = digit_scores(pixels) if check else itertools.repeat(None)
-        yield from zip(predictor.run(pixels)["probabilities"], scores)
+    if not check:
+        return zip(predictor.run(pixels)["probabilities"], itertools.repeat(None))
+    probabilities, scores = packaged_answers(pixels)
+    if not predictor.is_pretrained:
+        probabilities = predictor.run(pixels)["probabilities"]
+    return zip(probabilities, scores)
 
 
 def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
@@ -164,5 +168,6 @@ def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
         return error
     except MemoryError:
         return DataError("too large for this machine's memory; make it smaller")
-    except Exception as error:  # nobody foresaw it; one picture must not end the others
+    except Exception as error:  # unforeseen; one picture must not end the others
+        log.exception("%s cannot be read", file)
         return DataError(f"cannot be read ({summary(error)}); report this")

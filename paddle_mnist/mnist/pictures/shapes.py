@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 
 AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
-LEAST_INK = 0.42  # of the darkest ink around; what is fainter is none
+LEAST_INK = 0.42  # of the darkest ink around; fainter pixels are paper
 FAINTEST = 0.15  # of the strongest ink, the same
 FAINTEST_ON_PAGE = 0.1  # a stain is no second digit there, but a shape among others
-MIN_STROKE_AREA = 0.04  # of the largest stroke's area; what is smaller is dirt
-MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; what is smaller is no second shape
+MIN_STROKE_AREA = 0.04  # of the largest stroke's area; smaller ones are dirt
+MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; smaller ones are no shapes of their own
 MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
 MIN_STRENGTH_AT_BORDER = 0.65  # where a shadow often comes from
 SAME_COLUMNS = 0.3  # of the narrower stroke's width; strokes side by side have less in common
@@ -119,7 +119,7 @@ def _groups(outlines: np.ndarray, is_large: np.ndarray) -> list[np.ndarray]:
     usual = np.median(unions[:, 3] - unions[:, 1])
     is_page = len(unions) > 3
     tallest = TALLEST * usual if is_page else np.inf
-    while len(groups) <= MOST_SHAPES:  # more are no digits that anybody wrote
+    while len(groups) <= MOST_SHAPES:  # more are not handwriting
         first = _belong_together(unions, tallest).argmax(axis=1)
         if (first == np.arange(len(groups))).all():
             break

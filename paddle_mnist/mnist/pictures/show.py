@@ -64,12 +64,12 @@ def _page(reading: Reading) -> Image.Image:
         return sheet(digits or [reading])
     picture = open_picture(Path(reading.file))
     image = Image.fromarray(np.rint(picture.brightness * 255).astype(np.uint8)).convert("RGB")
-    across, down = image.width / picture.width, image.height / picture.height
+    from_file = np.linalg.inv(picture.to_file)
     pen = ImageDraw.Draw(image)
     for digit in digits:
         if not digit.box:
             continue
-        box = digit.box.moved(np.diag([across, down, 1]))
+        box = digit.box.moved(from_file)
         colour = (0, 150, 0) if digit.error is None else (220, 0, 0)
         pen.rectangle((box.left, box.top, box.right, box.bottom), outline=colour, width=2)
         pen.text((box.left + 2, box.bottom + 1), _caption(digit), colour, _font(CAPTION))
