@@ -97,8 +97,9 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
     ):
         odd = Own([])
         odd.items = [item]
-        with pytest.raises(DataError, match=re.escape(message)):
+        with pytest.raises(DataError, match=re.escape(message)) as caught:
             evaluate(model, odd)
+        assert "-100" not in str(caught.value)  # no label is ignored in an evaluation
     odd.items = [(IMAGE, np.uint8(3))]
     assert evaluate(model, odd).labels.tolist() == [3]
     with pytest.raises(DataError, match="the data, a list, have no batches in this epoch"):
