@@ -212,17 +212,23 @@ def _folder_for_trial(output: Path, size: int) -> Iterator[Path]:
     Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
     block becomes an OutputError if a file of `size` bytes cannot be written there.
     """
+    is_new = not output.exists()
     make_folder(output)
-    with writing(output):
-        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
-    with temporary as name:
-        try:
-            yield Path(name)
-        except Exception:
-            for path in Path(name).iterdir():
-                remove(path)
-            write_atomically(Path(name, "trial"), bytes(size))
-            raise
+    try:
+        with writing(output):
+            temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
+        with temporary as name:
+            try:
+                yield Path(name)
+            except Exception:
+                for path in Path(name).iterdir():
+                    remove(path)
+                write_atomically(Path(name, "trial"), bytes(size))
+                raise
+    except BaseException:
+        if is_new:
+            output.rmdir()
+        raise
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:
