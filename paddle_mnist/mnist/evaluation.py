@@ -18,11 +18,10 @@ from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
-from paddle_mnist.mnist.export import DigitNet, is_tutorials
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
-from paddle_mnist.mnist.own_nets import OwnNet, load_net
+from paddle_mnist.mnist.own_nets import DigitNet, OwnNet, is_tutorials, load_net
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import add_up
