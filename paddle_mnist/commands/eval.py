@@ -24,9 +24,10 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     weights = named_weights(args)
     require_paddle()
-    from paddle_mnist.mnist.evaluation import evaluate_checkpoint
+    from paddle_mnist.mnist.evaluation import load_and_evaluate
 
-    report = evaluate_checkpoint(*weights, args.data, args.split, args.device, args.net)
+    evaluated = load_and_evaluate(*weights, args.data, args.split, args.device, net=args.net)
+    report = evaluated.report()
     print(json.dumps(report) if args.json else _as_text(report))
 
 

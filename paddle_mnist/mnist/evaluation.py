@@ -174,6 +174,20 @@ class EvaluatedModel:
     dataset: MnistDataset
     evaluation: Evaluation
 
+    def report(self) -> dict[str, Any]:
+        """Return `Evaluation.report`, with `checkpoint`, `dataset` and `split`.
+
+        `classes` are the names of the classes, if there is a `classes.txt` beside the data.
+        """
+        images = self.dataset.data
+        return {
+            "checkpoint": self.path,
+            "dataset": images.name,
+            "split": self.dataset.mode,
+            **({"classes": list(images.class_names)} if images.class_names else {}),
+            **self.evaluation.report(),
+        }
+
 
 def load_and_evaluate(
     checkpoint: Optional[str] = None,
@@ -220,27 +234,3 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
             "evaluate on with --data"
         )
     return images
-
-
-def evaluate_checkpoint(
-    checkpoint: Optional[str] = None,
-    output: Optional[str] = None,
-    data: Optional[str] = None,
-    split: str = "eval",
-    device: str = "auto",
-    net: Optional[OwnNet] = None,
-) -> dict[str, Any]:
-    """Return `Evaluation.report`, with what was evaluated; arguments as of `load_and_evaluate`.
-
-    Additional entries: `checkpoint`, `dataset`, `split`; and `classes`, their ten names, if there
-    is a `classes.txt` beside the data.
-    """
-    evaluated = load_and_evaluate(checkpoint, output, data, split, device, net=net)
-    images = evaluated.dataset.data
-    return {
-        "checkpoint": evaluated.path,
-        "dataset": images.name,
-        "split": split,
-        **({"classes": list(images.class_names)} if images.class_names else {}),
-        **evaluated.evaluation.report(),
-    }
