@@ -1,4 +1,4 @@
-"""Draw the figures of runs again, and compare several runs in one chart."""
+"""Draw the figures of a run again, or compare several runs in one chart."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from paddle_mnist.system.devices import require_paddle
 
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
-    """Draw the figures and print their paths; return the exit code."""
+    """Draw the figures and print their folder; return the exit code."""
     rows = [f"  {name}.png, {name}.svg" for name in DIGIT_FIGURES]
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--output",
         metavar="FOLDER",
-        help="folder to write [RUN/figures; of several runs, that of the first]",
+        help="folder to write [RUN/figures; of several runs, the first]",
     )
     parser.add_argument(
         "--only",
@@ -50,5 +50,4 @@ def main(argv: Sequence[str]) -> None:
 
     runs = named_runs(args) or [find_run().path]
     only = split_names(args.only)
-    for path in plot_runs(runs, args.output, args.device, only):
-        print(path)
+    print(plot_runs(runs, args.output, args.device, only))

@@ -1,7 +1,6 @@
 """`DigitReport`, the callback that evaluates and shows a run on digits; the figures of runs."""
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -25,7 +24,6 @@ from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import (
     COMPARED,
-    COMPARED_FILES,
     FIGURES,
     files_of,
     save_figures,
@@ -296,40 +294,28 @@ def _mistakes(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
 
 def plot_runs(
     paths: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
-) -> list[Path]:
-    """Draw the figures of each run and, of several, a comparison; return what was written.
+) -> Path:
+    """Draw the figures of a run, or a chart that compares several; return their folder.
 
     paths: of runs on digits or of any other net. device: see `figures_of`.
-    output: a folder; by default each run's own, and the first one's for the comparison. With
-        several runs each has a folder in it, by its path from where they part.
+    output: a folder; by default the figures of the run, or of the first of several.
     only: draw only these files, as `curves.png`.
-    Raises ConfigError for a file that a run does not have, DataError for a folder that is not a
-    run, and what `load_and_evaluate` raises.
+    Raises ConfigError for a file that is not drawn, DataError for a folder that is not a run, and
+    what `load_and_evaluate` raises.
     """
     runs = [RunDirectory(path) for path in paths]
     histories = [_history(run) for run in runs]
-    for run in runs:
-        names = files_of(FIGURES if run.is_of_fit else figures.DIGIT_FIGURES)
-        known = (*names, *COMPARED_FILES) if len(runs) > 1 else names
-        if unknown := [name for name in only if name not in known]:
-            raise ConfigError(unknown_name("--only", unknown[0], known))
-    common = os.path.commonpath([path.resolve().parent for path in paths])
-    written = []
-    if not only or set(only) - set(COMPARED_FILES):
-        for run in runs:
-            folder = run.figures
-            if output:
-                part = os.path.relpath(run.path.resolve(), common) if len(runs) > 1 else "."
-                folder = Path(output, part)
-            save_figures(figures_of(run, device=device), folder, only)
-            written.append(folder)
-    if len(runs) > 1 and (not only or set(only) & set(COMPARED_FILES)):
-        folder = Path(output) if output else runs[0].figures
+    names: tuple[str, ...] = (COMPARED,)
+    if len(runs) == 1:
+        names = FIGURES if runs[0].is_of_fit else figures.DIGIT_FIGURES
+    if unknown := [file for file in only if file not in files_of(names)]:
+        raise ConfigError(unknown_name("--only", unknown[0], files_of(names)))
+    folder = Path(output) if output else runs[0].figures
+    if len(runs) > 1:
         save_figures({COMPARED: _compare(runs, histories)}, folder, only)
-        written += [folder / name for name in COMPARED_FILES if not only or name in only]
-    elif len(runs) > 1:
-        log.info("each run is drawn separately; to compare them in one chart: --only compare.png")
-    return written
+    else:
+        save_figures(figures_of(runs[0], device=device), folder, only)
+    return folder
 
 
 def _history(run: RunDirectory) -> History:
