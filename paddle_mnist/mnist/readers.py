@@ -54,12 +54,6 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: {error.strerror or error}; expected a readable file") from error
 
 
-def read_head(path: Path) -> bytes:
-    """Return a file's first bytes, unpacked if it is gzip. Raises DataError."""
-    with open_unpacked(path) as stream:
-        return stream.read(64)
-
-
 # ------------------------------------------------------------------ IDX files
 
 IDX_FILES = (

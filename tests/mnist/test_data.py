@@ -124,7 +124,9 @@ def test_selection_keeps_the_images_of_some_digits(tiny, tmp_path, monkeypatch):
         assert np.array_equal(data[mode].labels, whole[mode].labels[kept])
         assert np.array_equal(data[mode].images, whole[mode].images[kept])
     assert data.hash != whole.hash and open_data(data.path).hash == data.hash
-    odd = write_json(tmp_path / "a#0-4", tiny_splits())  # the name of a file, as it is
+    odd = tmp_path / "a#0-4"  # the name of a folder, as it is
+    odd.mkdir()
+    write_json(odd / "mnist.json.gz", tiny_splits())
     assert len(open_data(str(odd))["train"]) == SIZES["train"]
     monkeypatch.setenv("PADDLE_MNIST_DATA", f"{tiny}#0-4")
     assert set(open_data()["train"].labels.tolist()) == {0, 1, 2, 3, 4}
