@@ -175,16 +175,11 @@ class EvaluatedModel:
     evaluation: Evaluation
 
     def report(self) -> dict[str, Any]:
-        """Return `Evaluation.report`, with `checkpoint`, `dataset` and `split`.
-
-        `classes` are the names of the classes, if there is a `classes.txt` beside the data.
-        """
-        images = self.dataset.data
+        """Return `Evaluation.report`, with `checkpoint`, `dataset` and `split`."""
         return {
             "checkpoint": self.path,
-            "dataset": images.name,
+            "dataset": self.dataset.data.name,
             "split": self.dataset.mode,
-            **({"classes": list(images.class_names)} if images.class_names else {}),
             **self.evaluation.report(),
         }
 

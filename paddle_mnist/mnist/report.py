@@ -12,7 +12,7 @@ from paddle_mnist.checkpoint.run import TRAINED_WITH, RunDirectory
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import SIZE, Classes
+from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.config import TRAINER, TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate, load_and_evaluate
@@ -191,7 +191,7 @@ class DigitReport(Figures):
         assert self._evaluated is not None  # in `final_metrics`
         dataset, evaluation = self._evaluated.dataset, self._evaluated.evaluation
         labels, probabilities = evaluation.labels, evaluation.probabilities
-        board, noun = VisualDL.board(training), dataset.data.classes.noun
+        board, noun = VisualDL.board(training), noun_of(dataset.data.name)
         if "images" in board.pages:
             board.images("mistakes", _pixels(dataset, figures.worst(labels, probabilities)))
         board.curves(labels, probabilities, result.steps, noun)
@@ -252,35 +252,36 @@ def figures_of(
             str(run.path), device=device, split=images.final_split, limit=images.eval_limit
         )
     dataset, evaluation = evaluated.dataset, evaluated.evaluation
-    classes = figures.drawable(dataset.data.classes)
+    noun = noun_of(dataset.data.name)
     counts, extent = evaluation.confusion_matrix, dataset.extent or ""
     valid = MnistDataset("valid", dataset.data, dataset.limit).extent
     return {
         **curves.figures_of(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
-        "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names, extent),
-        "per_class": class_plots.per_class(counts, classes.noun, classes.names, extent),
+        "confusion_matrix": class_plots.confusion(counts, noun, extent),
+        "per_class": class_plots.per_class(counts, noun, extent),
         "kernels": figures.kernels(evaluated.model.conv1.weight.numpy()),
-        "feature_maps": _feature_maps(evaluated, classes),
-        "mistakes": _mistakes(evaluated, classes),
+        "feature_maps": _feature_maps(evaluated, noun),
+        "mistakes": _mistakes(evaluated),
     }
 
 
-def _feature_maps(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
+def _feature_maps(evaluated: EvaluatedModel, noun: str) -> "Figure":
     """Draw the way of the first image that is predicted correctly."""
     evaluation = evaluated.evaluation
     first = int(np.argmax(evaluation.labels == evaluation.predictions))
     label, prediction = evaluation.labels[first], evaluation.predictions[first]
     images, _ = evaluated.dataset.batch(np.array([first]))
     outputs = outputs_of(evaluated.model, paddle.to_tensor(images), LAYERS)
+    shown = f"a {label}" if noun == "digit" else f"{noun} {label}"
     title = (
-        f"Feature maps of {classes.describe(label)}, predicted as {classes[prediction]} with "
+        f"Feature maps of {shown}, predicted as {prediction} with "
         f"{evaluation.probabilities[first, prediction]:.1%} confidence"
     )
     maps = {name: values[0] for name, values in outputs.items()}
     return figures.feature_maps(images[0, 0], maps, title)
 
 
-def _mistakes(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
+def _mistakes(evaluated: EvaluatedModel) -> "Figure":
     dataset, evaluation = evaluated.dataset, evaluated.evaluation
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
@@ -289,7 +290,7 @@ def _mistakes(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
     if len(worst) < wrong:
         title += f"; the {len(worst)} with the highest confidence"
     images = dataset.batch(worst)[0][:, 0]
-    return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
+    return figures.mistakes(images, labels[worst], probabilities[worst], title)
 
 
 def plot_runs(
