@@ -1,7 +1,7 @@
 """Evaluate a classifier of images, or the weights of a run, and count predictions by class."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -49,9 +49,9 @@ class Evaluation:
 
     loss: float
     accuracy: float
-    labels: np.ndarray
-    predictions: np.ndarray
-    probabilities: np.ndarray
+    labels: np.ndarray = field(repr=False)
+    predictions: np.ndarray = field(repr=False)
+    probabilities: np.ndarray = field(repr=False)
 
     @property
     def count(self) -> int:

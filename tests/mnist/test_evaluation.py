@@ -107,7 +107,9 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
 
 
 def test_evaluate_report_adds_up(model, dataset):
-    report = evaluate(model, dataset).report()
+    evaluation = evaluate(model, dataset)
+    report, shown = evaluation.report(), (evaluation.loss, evaluation.accuracy)
+    assert str(evaluation) == "Evaluation(loss={!r}, accuracy={!r})".format(*shown)  # no arrays
     matrix = np.array(report["confusion_matrix"])
     assert matrix.sum() == report["count"] == 70
     assert np.trace(matrix) / 70 == report["accuracy"]
