@@ -46,7 +46,7 @@ def as_pixels(images: Any) -> np.ndarray:
     try:
         images = as_array(images)
     except ValueError as error:
-        raise DataError(f"images are no array ({error}); expected uint8 [N, 28, 28]") from error
+        raise DataError(f"images are not an array ({error}); expected uint8 [N, 28, 28]") from error
     form = f"images are {images.dtype} {list(images.shape)}"
     if images.ndim == 4 and images.shape[1] == 1:
         images = images[:, 0]
