@@ -6,7 +6,7 @@ from typing import Any
 
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
-from paddle_mnist.mnist.arrays import SPLIT_NAMES, Classes, noun_of
+from paddle_mnist.mnist.arrays import SPLIT_NAMES, noun_of
 from paddle_mnist.system.devices import require_paddle
 
 
@@ -24,29 +24,26 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     weights = named_weights(args)
     require_paddle()
-    from paddle_mnist.mnist.evaluation import evaluate_checkpoint
+    from paddle_mnist.mnist.evaluation import load_and_evaluate
 
-    report = evaluate_checkpoint(*weights, args.data, args.split, args.device, args.net)
+    evaluated = load_and_evaluate(*weights, args.data, args.split, args.device, net=args.net)
+    report = evaluated.report()
     print(json.dumps(report) if args.json else _as_text(report))
 
 
 def _as_text(report: Mapping[str, Any]) -> str:
     noun = noun_of(report["dataset"])
-    classes = Classes(noun, tuple(report.get("classes", ())))
-    width = max(map(len, (noun, *classes.names)))
     lines = [
         f"{report['checkpoint']} on {report['dataset']}, {report['split']}: "
         f"accuracy {report['accuracy']:.4f}, loss {report['loss']:.4f}, {report['count']} images",
         "",
-        f"{noun:{width}}  precision  recall  F1      images",
+        f"{noun}  precision  recall  F1      images",
     ]
     for label, row in report["per_class"].items():
         lines.append(
-            f"{classes[int(label)]:{width}}  {row['precision']:9.4f}  {row['recall']:.4f}  "
+            f"{label:{len(noun)}}  {row['precision']:9.4f}  {row['recall']:.4f}  "
             f"{row['f1-score']:.4f}  {row['support']:6.0f}"
         )
     lines += ["", f"confusion matrix (row: the {noun}, column: predicted)"]
-    for label, row in enumerate(report["confusion_matrix"]):
-        counts = " ".join(f"{n:5}" for n in row)
-        lines.append(f"{counts}  {classes[label]}" if classes.names else counts)
+    lines += [" ".join(f"{count:5}" for count in row) for row in report["confusion_matrix"]]
     return "\n".join(lines)

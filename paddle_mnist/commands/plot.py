@@ -1,4 +1,4 @@
-"""Draw the figures of runs again, and compare several runs in one chart."""
+"""Draw the figures of a run again, or compare several runs in one chart."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from paddle_mnist.system.devices import require_paddle
 
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
-    """Draw the figures and print their paths; return the exit code."""
+    """Draw the figures and print their folder; return the exit code."""
     rows = [f"  {name}.png, {name}.svg" for name in DIGIT_FIGURES]
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--output",
         metavar="FOLDER",
-        help="folder to write [RUN/figures; of several runs, that of the first]",
+        help="folder to write [RUN/figures; of several runs, the first]",
     )
     parser.add_argument(
         "--only",
@@ -53,5 +53,4 @@ def main(argv: Sequence[str]) -> None:
 
     runs = [find_run(name).path for name in args.runs or [None]]
     only = split_names(args.only)
-    for path in plot_runs(runs, args.output, args.device, only):
-        print(path)
+    print(plot_runs(runs, args.output, args.device, only))

@@ -1,12 +1,13 @@
 """Export a net as files that need none of this package, and prove that they compute the same."""
 
+import contextlib
 import hashlib
 import importlib
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union, cast
 
@@ -183,8 +184,7 @@ def export_layer(
     if encodable(str(folder)) != str(folder):
         raise ConfigError(f"{folder}: Paddle exports only to a path in UTF-8; choose another one")
     size = sum(value.size * value.element_size() for value in layer.state_dict().values())
-    with evaluation_mode(layer), _temporary_folder(folder, size + MAX_PROGRAM) as name:
-        temporary = Path(name)
+    with evaluation_mode(layer), _temporary_folder(folder, size + MAX_PROGRAM) as temporary:
         with explained(check_inputs, "the export"):
             files = FORMS[format](layer, signature, temporary)
         with paddle.no_grad():
@@ -207,18 +207,27 @@ def export_layer(
     return contents
 
 
-def _temporary_folder(output: Path, size: int) -> "tempfile.TemporaryDirectory[str]":
-    """Return a temporary folder in the one to export to. Raises OutputError.
+@contextlib.contextmanager
+def _temporary_folder(output: Path, size: int) -> Iterator[Path]:
+    """Make a temporary folder in the one to export to, which an error removes if it is new.
 
     size: bytes that must be free there: Paddle ignores errors in writing, which then show as a
-    damaged model.
+    damaged model. Raises OutputError.
     """
+    is_new = not output.exists()
     make_folder(output)
-    with writing(output):
-        free = shutil.disk_usage(output).free
-        if free < size:
-            raise OutputError(f"{output}: {free} bytes are free; expected at least {size}")
-        return tempfile.TemporaryDirectory(prefix=".export-", dir=output)
+    try:
+        with writing(output):
+            free = shutil.disk_usage(output).free
+            if free < size:
+                raise OutputError(f"{output}: {free} bytes are free; expected at least {size}")
+            temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
+        with temporary as name:
+            yield Path(name)
+    except BaseException:
+        if is_new:
+            output.rmdir()
+        raise
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:

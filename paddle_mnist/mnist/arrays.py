@@ -1,4 +1,4 @@
-"""The images and labels of one split in memory, their form, and the names of their classes."""
+"""The images and labels of one split in memory, and their form."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -81,31 +81,6 @@ def divide(training: Split, where: str, held_out: tuple[str, ...] = ("valid",)) 
     for number, mode in enumerate(held_out, 5):
         splits[mode] = training.take(turn == number)
     return splits
-
-
-@dataclass(frozen=True)
-class Classes:
-    """The words of tables and figures for the labels 0..9.
-
-    noun: "digit", or "class" for data that are neither MNIST nor the digits.
-    names: one for each label; empty if they have none.
-    """
-
-    noun: str = "digit"
-    names: tuple[str, ...] = ()
-
-    def __getitem__(self, label: int) -> str:
-        """Return the name of a label, or its number if it has none."""
-        return self.names[label] if self.names else str(label)
-
-    def describe(self, label: int) -> str:
-        """Return words for an image of a label: "a 7", "class 7", or its name."""
-        if self.names:
-            return self.names[label]
-        return f"a {label}" if self.noun == "digit" else f"{self.noun} {label}"
-
-
-DIGIT_CLASSES = Classes()
 
 
 def noun_of(dataset: str) -> str:

@@ -17,8 +17,6 @@ from paddle_mnist.parallel.world import World, current_world
 
 Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
-RARE = 1 / 3  # a class is rare below this part of its share in the whole split
-
 
 class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's has none
     """One split of MNIST, or of data of the same format, as a `paddle.io.Dataset`.
@@ -81,25 +79,15 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         return f"the first {len(self):,} of {self.available:,} images"
 
     def limit_warning(self) -> Optional[str]:
-        """Return a line that lists the classes that the limit excludes or makes rare.
-
-        None if there are none. A class is rare if its share is less than a third of its share in
-        the whole split.
-        """
+        """Return a line that lists the classes that the limit excludes; None if there are none."""
         counts = np.bincount(self._split.labels, minlength=CLASSES)
         kept = np.bincount(self._split.labels[: self._length], minlength=CLASSES)
         missing = np.flatnonzero((kept == 0) & (counts > 0))
-        rare = np.flatnonzero((kept > 0) & (kept < RARE * counts * self._length / len(self._split)))
-        omissions = [
-            f"{word} of class {', '.join(map(str, classes))}"
-            for word, classes in (("none", missing), ("few", rare))
-            if len(classes)
-        ]
-        if not omissions:
+        if not len(missing):
             return None
         return (
-            f"the first {self._length} of {len(self._split)} {self.mode} images: "
-            f"{' and '.join(omissions)}; a limit takes the first images, not a balanced sample"
+            f"the first {self._length} of {len(self._split)} {self.mode} images: none of class "
+            f"{', '.join(map(str, missing))}; a limit takes the first images, not a balanced sample"
         )
 
     def batch(self, indices: Union[Sequence[int], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

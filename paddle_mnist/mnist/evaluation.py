@@ -1,7 +1,7 @@
 """Evaluate a classifier of images, or the weights of a run, and count predictions by class."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -18,11 +18,10 @@ from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
-from paddle_mnist.mnist.export import DigitNet, is_tutorials
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
-from paddle_mnist.mnist.own_nets import OwnNet, load_net
+from paddle_mnist.mnist.own_nets import DigitNet, OwnNet, is_tutorials, load_net
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import add_up
@@ -50,9 +49,9 @@ class Evaluation:
 
     loss: float
     accuracy: float
-    labels: np.ndarray
-    predictions: np.ndarray
-    probabilities: np.ndarray
+    labels: np.ndarray = field(repr=False)
+    predictions: np.ndarray = field(repr=False)
+    probabilities: np.ndarray = field(repr=False)
 
     @property
     def count(self) -> int:
@@ -175,6 +174,15 @@ class EvaluatedModel:
     dataset: MnistDataset
     evaluation: Evaluation
 
+    def report(self) -> dict[str, Any]:
+        """Return `Evaluation.report`, with `checkpoint`, `dataset` and `split`."""
+        return {
+            "checkpoint": self.path,
+            "dataset": self.dataset.data.name,
+            "split": self.dataset.mode,
+            **self.evaluation.report(),
+        }
+
 
 def load_and_evaluate(
     checkpoint: Optional[str] = None,
@@ -221,27 +229,3 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
             "evaluate on with --data"
         )
     return images
-
-
-def evaluate_checkpoint(
-    checkpoint: Optional[str] = None,
-    output: Optional[str] = None,
-    data: Optional[str] = None,
-    split: str = "eval",
-    device: str = "auto",
-    net: Optional[OwnNet] = None,
-) -> dict[str, Any]:
-    """Return `Evaluation.report`, with what was evaluated; arguments as of `load_and_evaluate`.
-
-    Additional entries: `checkpoint`, `dataset`, `split`; and `classes`, their ten names, if there
-    is a `classes.txt` beside the data.
-    """
-    evaluated = load_and_evaluate(checkpoint, output, data, split, device, net=net)
-    images = evaluated.dataset.data
-    return {
-        "checkpoint": evaluated.path,
-        "dataset": images.name,
-        "split": split,
-        **({"classes": list(images.class_names)} if images.class_names else {}),
-        **evaluated.evaluation.report(),
-    }

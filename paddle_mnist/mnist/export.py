@@ -12,14 +12,12 @@ from paddle.nn import functional as F
 
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
-from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.predictor import Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.images import open_data
-from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.layers import evaluation_mode
+from paddle_mnist.mnist.own_nets import DigitNet, is_tutorials
 from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
@@ -42,43 +40,6 @@ OUTPUTS = {  # of the tutorial's, and the shape of each for one image
 def signature(outputs: tuple[str, ...]) -> Signature:
     """Return the signature of an MNIST model with these outputs."""
     return Signature((Input(INPUT, "uint8", (SIZE, SIZE)),), outputs)
-
-
-class DigitNet(nn.Layer):
-    """A custom net, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
-
-    net: may also return probabilities. One that `paddle.jit.load` returns, or that has `takes`, the
-        shape of an image and its dtype, may take uint8, or images of another shape. Raises
-        ConfigError for a net of other outputs.
-    """
-
-    def __init__(self, net: nn.Layer):
-        super().__init__()
-        self.net = net
-        self.takes: Any = getattr(net, "takes", ((1, SIZE, SIZE), "float32"))
-        if hasattr(net, "_input_spec"):  # what paddle.jit.load returns, of a class of each form
-            spec = net._input_spec()[0]
-            self.takes = (tuple(spec.shape[1:]), str(spec.dtype).rpartition(".")[2])
-        shape, dtype = self.takes
-        images = paddle.zeros([1, *shape], dtype)
-        with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
-            scores = net(images)
-        if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:
-            raise ConfigError(
-                f"the net returns {describe_batch(scores)} for {describe_batch(images)}; expected "
-                "float32 [1, 10], logits, for float32 or uint8 [1, 1, 28, 28]"
-            )
-        values = scores.numpy()
-        self.ends_in_softmax = bool((values >= 0).all() and abs(values.sum() - 1) < 1e-3)
-
-    def forward(self, images: paddle.Tensor) -> paddle.Tensor:
-        shape, dtype = self.takes
-        pixels = images * DIVISOR if dtype == "uint8" else images
-        scores = self.net(paddle.reshape(pixels, [-1, *shape]).astype(dtype))
-        # The logarithms of probabilities are logits of the same.
-        return paddle.log(scores + 1e-30) if self.ends_in_softmax else scores
-
-    logits = forward
 
 
 class ExportedModel(nn.Layer):
@@ -123,11 +84,6 @@ def _keep_output(
 def conv_for(count: int) -> str:
     """Return the `fast_conv` with which a net computes so many images without waiting."""
     return "auto" if count >= FEW else "off"
-
-
-def is_tutorials(model: Any) -> bool:
-    """Return whether a net computes as the tutorial's, and not its own `forward`."""
-    return getattr(type(model), "forward", None) is MNIST.forward
 
 
 def outputs_of(model: nn.Layer) -> tuple[str, ...]:

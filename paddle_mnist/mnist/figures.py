@@ -1,20 +1,15 @@
 """Figures of digits and of the net that reads them; figures of any training are in `plots`."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paddle_mnist.mnist.arrays import DIGIT_CLASSES, Classes
-from paddle_mnist.plots.figure import WIDTH, literal, missing_characters, new_figure
+from paddle_mnist.plots.figure import WIDTH, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-log = logging.getLogger("paddle_mnist")
 
 # Of runs on digits; `figures_of` in `mnist/report.py` draws them.
 DIGIT_FIGURES = (
@@ -30,20 +25,6 @@ DIGIT_FIGURES = (
 COLUMNS = 10  # of channels
 # Distinct with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
 MAPS, SIGNED = "cividis", "PuOr"
-
-
-def drawable(classes: Classes) -> Classes:
-    """Return the classes as figures can show them: by number if the font lacks characters."""
-    missing, font = missing_characters(classes.names)
-    if not missing:
-        return classes
-    log.warning(
-        "the font %s lacks %s of the class names, so figures show the classes by number; set "
-        "font.family in matplotlibrc to a font that has them",
-        font,
-        missing,
-    )
-    return replace(classes, names=())
 
 
 def kernels(weight: np.ndarray) -> "Figure":
@@ -133,15 +114,13 @@ def mistakes(
     labels: np.ndarray,
     probabilities: np.ndarray,
     title: str,
-    classes: Classes = DIGIT_CLASSES,
 ) -> "Figure":
     """Draw images that were misclassified, with label and prediction and their probabilities.
 
     images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10].
     """
     captions = [
-        f"label {classes[label]} ({shares[label]:.0%})\n"
-        f"predicted {classes[shares.argmax()]} ({shares.max():.0%})"
+        f"label {label} ({shares[label]:.0%})\npredicted {shares.argmax()} ({shares.max():.0%})"
         for label, shares in zip(labels, probabilities)
     ]
     return gallery(images, captions, title)

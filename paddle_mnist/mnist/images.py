@@ -20,16 +20,14 @@ import numpy as np
 from isal import isal_zlib
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import CLASSES, SPLIT_NAMES, Classes, Split, noun_of
-from paddle_mnist.mnist.readers import open_unpacked
+from paddle_mnist.mnist.arrays import SPLIT_NAMES, Split
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source
-from paddle_mnist.system.files import cache_folder, decode, warn_once
+from paddle_mnist.system.files import cache_folder, warn_once
 from paddle_mnist.system.lock import locked
 
 log = logging.getLogger("paddle_mnist")
 
 VERSION = 3  # of the cache's format and of how splits are made; each has folders of its own
-MAX_NAME = 40  # characters in the name of a class
 
 # The data hash of the real MNIST: 50,000 / 10,000 / 10,000 images, pixels k/256. No other data is
 # ever called MNIST.
@@ -43,7 +41,6 @@ class Images:
     name: "mnist" for the real one, "digits" for the embedded one, else that of the file or folder.
     source: where the images come from, for people. path: the same, as a value of `data=`.
     hash: SHA-256 of the images and labels, hex; it does not depend on the file format.
-    class_names: of the ten labels, from a `classes.txt`; empty without one.
 
     Another process that gets these images opens them again: they are not sent to it.
     """
@@ -53,14 +50,9 @@ class Images:
     path: str
     hash: str
     splits: Mapping[str, Split]
-    class_names: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.hash)
-
-    @property
-    def classes(self) -> Classes:
-        return Classes(noun_of(self.name), self.class_names)
 
     def __getitem__(self, mode: str) -> Split:
         if mode not in self.splits:
@@ -117,10 +109,7 @@ def open_data(data: str = "auto") -> Images:
             name = "mnist"
         elif name in ("mnist", DIGITS_SOURCE.name):  # a file's or folder's name proves nothing
             name = f"other files ({source})"
-        path = source.path.resolve()
-        folder = path if path.is_dir() else path.parent
-        class_names = read_class_names(folder / "classes.txt")
-        images = Images(name, str(source), str(path), digest, splits, class_names)
+        images = Images(name, str(source), str(source.path.resolve()), digest, splits)
     return images.select_digits(source.digits) if source.digits else images
 
 
@@ -133,30 +122,6 @@ def _reopen(path: str, expected_hash: str) -> Images:
             "all processes"
         )
     return images
-
-
-def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read a `classes.txt`: a name per line for the labels 0 to 9; () if there is no file.
-
-    Blank lines at the end are ignored. Raises DataError for anything but ten different names.
-    """
-    if not path.exists():
-        return ()
-    with open_unpacked(path) as file:
-        content = file.read(4096)  # more than ten names can take
-    try:
-        names = [line.strip() for line in decode(content).rstrip().splitlines()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: {error.reason}; expected text in UTF-8") from error
-    invalid = [name for name in names if not 0 < len(name) <= MAX_NAME or not name.isprintable()]
-    if len(set(names)) != CLASSES or len(names) != CLASSES or invalid:
-        found = f"{invalid[0]!r:.60}" if invalid else f"{len(set(names))} names"
-        raise DataError(
-            f"{path}: {found} in {len(names)} lines; expected {CLASSES} lines, a different name of "
-            f"1 to {MAX_NAME} printable characters in each; if the file belongs to something else, "
-            "move it out of this folder"
-        )
-    return tuple(names)
 
 
 # ------------------------------------------------------------------ the cache

@@ -1,18 +1,19 @@
-"""The net that weights belong to: the tutorial's, or one of the user's own for the same images."""
+"""Custom nets in place of the tutorial's, for the same images."""
 
-import glob
 import runpy
 import sys
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.names import SavedWeights
-from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, summary
+from paddle_mnist.mnist.arrays import CLASSES, SIZE
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.trained_model import Model, build_model
 
@@ -36,35 +37,6 @@ def load_net(weights: SavedWeights, net: Optional[OwnNet] = None) -> nn.Layer:
     return model
 
 
-def saved_program(path: Path) -> Optional[Path]:
-    """Return the prefix of the files of `paddle.jit.save` that a path names; None for others.
-
-    path: the prefix, one of the files, or a folder that holds no other model.
-    """
-    ends = (".json", ".pdmodel", ".pdiparams")
-    prefix = path.with_suffix("") if path.suffix in ends else path
-    if path.is_dir():
-        found = list(path.glob("*.pdiparams"))
-        prefix = found[0].with_suffix("") if len(found) == 1 else path
-    return prefix if Path(f"{prefix}.pdiparams").is_file() else None
-
-
-def load_program(prefix: Path) -> nn.Layer:
-    """Return the net that `paddle.jit.save` wrote. Raises CheckpointError if it is damaged."""
-    if prefix.is_dir():  # Paddle would read that instead, and unpickle another file there
-        raise CheckpointError(f"{prefix}: a folder, and the prefix of a model; rename one of them")
-    for info in prefix.parent.glob(f"{glob.escape(prefix.name)}*.info"):
-        safe_load(info)  # Paddle unpickles what Paddle 2 wrote here, and so would execute it
-    try:
-        layer: nn.Layer = paddle.jit.load(str(prefix))
-    except Exception as error:  # one of many classes, from Paddle's C++
-        raise CheckpointError(
-            f"{prefix}: cannot be loaded ({summary(error)}); Paddle 3 loads a .pdmodel only with "
-            "FLAGS_enable_pir_api=0 in the environment"
-        ) from error
-    return layer
-
-
 def _from_file(net: str) -> nn.Layer:
     """Execute a file, and return the net that a class or function in it builds."""
     file, _, name = net.rpartition(":")
@@ -83,3 +55,36 @@ def _from_file(net: str) -> nn.Layer:
             f"{path}: cannot be executed ({summary(error)}); {name} is called without arguments"
         ) from error
     raise ConfigError(f"{path}: has no {name}; expected the class or function of the net")
+
+
+def is_tutorials(model: Any) -> bool:
+    """Return whether a net computes as the tutorial's, and not its own `forward`."""
+    return getattr(type(model), "forward", None) is MNIST.forward
+
+
+class DigitNet(nn.Layer):
+    """A custom net, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
+
+    net: may also return probabilities. Raises ConfigError for a net of other outputs.
+    """
+
+    def __init__(self, net: nn.Layer):
+        super().__init__()
+        self.net = net
+        images = paddle.zeros([1, 1, SIZE, SIZE])
+        with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
+            scores = net(images)
+        if getattr(scores, "shape", None) != [1, CLASSES]:
+            raise ConfigError(
+                f"the net returns {describe_batch(scores)} for {describe_batch(images)}; expected "
+                f"float32 [1, {CLASSES}], logits"
+            )
+        values = scores.numpy()
+        self.ends_in_softmax = bool((values >= 0).all() and abs(values.sum() - 1) < 1e-3)
+
+    def forward(self, images: paddle.Tensor) -> paddle.Tensor:
+        scores = self.net(images)
+        # The logarithms of probabilities are logits of the same.
+        return paddle.log(scores + 1e-30) if self.ends_in_softmax else scores
+
+    logits = forward

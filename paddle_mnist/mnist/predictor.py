@@ -14,9 +14,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.predictor import (
-    ABOUT,
     InferenceFn,
-    Input,
     Predictor,
     check_counts,
     is_exported,
@@ -28,11 +26,10 @@ from paddle_mnist.mnist.export import (
     USUAL_OUTPUTS,
     ExportedModel,
     conv_for,
-    is_tutorials,
     signature,
 )
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.own_nets import OwnNet, load_net, load_program, saved_program
+from paddle_mnist.mnist.own_nets import OwnNet, is_tutorials, load_net
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.devices import select_device
 
@@ -49,7 +46,7 @@ def as_pixels(images: Any) -> np.ndarray:
     try:
         images = as_array(images)
     except ValueError as error:
-        raise DataError(f"images are no array ({error}); expected uint8 [N, 28, 28]") from error
+        raise DataError(f"images are not an array ({error}); expected uint8 [N, 28, 28]") from error
     form = f"images are {images.dtype} {list(images.shape)}"
     if images.ndim == 4 and images.shape[1] == 1:
         images = images[:, 0]
@@ -78,9 +75,8 @@ class DigitPredictor(Predictor):
     `run` takes images in every form that `as_pixels` accepts, and returns float32 arrays [N, ...].
 
     folder: a run, a checkpoint, a `.pdparams` file, "latest", "best" or "pretrained", as
-        `load_model` takes them; or the folder that the command `export` wrote, in Paddle's format
-        or as ONNX. So is what `export_run` or `paddle.jit.save` wrote of another net, which takes
-        float32 (pixels / 256) or uint8 [N, 1, 28, 28] and gives logits or probabilities [N, 10].
+        `load_model` takes them; or the folder that `export_model` or the command `export` wrote,
+        in Paddle's format or as ONNX.
     device: "auto", "cpu" or "gpu:N"; ONNX runs on the CPU.
     batch_size: the largest number of images computed at once, which bounds the memory.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
@@ -110,17 +106,26 @@ class DigitPredictor(Predictor):
         net: Optional[OwnNet] = None,
     ):
         self.is_pretrained = str(folder) == "pretrained"
-        exported = _exported_folder(folder, run, net)
-        if exported is None:
+        path = Path(os.path.expanduser(folder))
+        if str(folder) in CHECKPOINT_WORDS or not is_exported(path):
             check_counts(threads=threads, parallel=parallel, batch_size=batch_size)
             select_device(device)
             model, self.about = _open_net(folder, run, net)
             self._run_in_python(model, outputs, batch_size)
             return
-        super().__init__(exported, device, threads, parallel, batch_size)
+        if run is not None or net:
+            other = f"the net {net}" if run is None else f"the run {run}"
+            raise ConfigError(
+                f"{folder}, an exported model, and {other} are given; expected one of them"
+            )
+        super().__init__(path, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
-            self._adapt(folder)
+            raise CheckpointError(
+                f"{folder}: takes {', '.join(map(str, self.signature.inputs))} and gives outputs "
+                f"of shapes {self.output_shapes}; expected what the command export writes; "
+                "paddle_mnist.inference.predictor.Predictor runs any exported model"
+            )
 
     @property
     def reads_digits(self) -> bool:
@@ -136,54 +141,15 @@ class DigitPredictor(Predictor):
         self._idle = queue.LifoQueue()
         self._idle.put(_run_of(model, self.outputs))
 
-    def _adapt(self, folder: Union[str, Path]) -> None:
-        """Have a custom net take images, and give logits and probabilities."""
-        spec, *others = self.signature.inputs
-        is_of_ten = [*self.output_shapes.values()] == [(10,)]
-        if others or not is_of_ten or np.prod(spec.shape) != SIZE**2:
-            raise CheckpointError(
-                f"{folder}: takes {', '.join(map(str, self.signature.inputs))} and gives outputs "
-                f"of shapes {self.output_shapes}; expected what the command export writes, or "
-                "[N, 10] for images [N, 1, 28, 28]; paddle_mnist.inference.predictor.Predictor "
-                "runs any"
-            )
-        runs = [self._idle.get() for _ in range(self._idle.qsize())]
-        for run in runs:
-            self._idle.put(_run_of(_Program(run, spec), USUAL_OUTPUTS))
-        self.signature, self.outputs = signature(USUAL_OUTPUTS), USUAL_OUTPUTS
-        self.output_shapes = {name: OUTPUTS[name] for name in USUAL_OUTPUTS}
-
     def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
         """Return images as the exported model takes them; see `as_pixels`. Raises DataError."""
         return (as_pixels(inputs),)
-
-
-def _exported_folder(
-    name: Union[str, Path], run: Union[str, Path, None], net: Optional[OwnNet]
-) -> Optional[Path]:
-    """Return the folder of the exported model that is named; None where weights are named.
-
-    Raises ConfigError if a run or a net is given beside an exported model.
-    """
-    folder = Path(os.path.expanduser(name))
-    program = saved_program(folder)
-    if program and (program.parent / ABOUT).exists():
-        folder, program = program.parent, None
-    if str(name) in CHECKPOINT_WORDS or not (program or is_exported(folder)):
-        return None
-    other = f"the run {run}" if run is not None else net and f"the net {net}"
-    if other:
-        raise ConfigError(f"{name}, an exported model, and {other} are given; expected one of them")
-    return None if program else folder
 
 
 def _open_net(
     name: Union[str, Path], run: Union[str, Path, None], net: Optional[OwnNet]
 ) -> tuple[nn.Layer, dict[str, Any]]:
     """Return a net with weights, and where they come from. For the arguments: `DigitPredictor`."""
-    program = saved_program(Path(os.path.expanduser(name)))
-    if program and str(name) not in CHECKPOINT_WORDS:
-        return load_program(program), {"weights": program.name}
     if str(name) == "pretrained" and net is not None:
         raise ConfigError(f"the net {net} is given without its weights; expected its run: --run")
     weights = find_weights(name, run)
@@ -206,18 +172,6 @@ def _run_of(model: nn.Layer, outputs: Sequence[str]) -> InferenceFn:
         return [values[index].numpy() for index in indices]
 
     return run
-
-
-class _Program(nn.Layer):
-    """An exported model of another net, as a layer. spec: of its only input."""
-
-    def __init__(self, run: InferenceFn, spec: Input):
-        super().__init__()
-        self.run, self.input_name, self.takes = run, spec.name, (spec.shape, spec.dtype)
-
-    def forward(self, images: paddle.Tensor) -> paddle.Tensor:
-        (scores,) = self.run({self.input_name: images.numpy()}, [0])
-        return paddle.to_tensor(scores)
 
 
 def open_predictor(

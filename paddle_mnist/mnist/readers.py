@@ -54,12 +54,6 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: {error.strerror or error}; expected a readable file") from error
 
 
-def read_head(path: Path) -> bytes:
-    """Return a file's first bytes, unpacked if it is gzip. Raises DataError."""
-    with open_unpacked(path) as stream:
-        return stream.read(64)
-
-
 # ------------------------------------------------------------------ IDX files
 
 IDX_FILES = (
@@ -200,27 +194,10 @@ def read_npz(path: Path) -> dict[str, Split]:
 
 
 def _read_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> np.ndarray:
-    """Read x, uint8 [N, 28, 28], or y, whole numbers [N]. Nothing is ever unpickled."""
-    content = io.BytesIO(_unpack_member(where, file, info))
-    try:
-        array = _read_array(content, allow_pickle=False)
-    except Exception as error:  # NumPy's parser fails in many ways where a header is damaged
-        message = str(error).partition("\n")[0]
-        raise DataError(f"{where}: not an array of numbers ({message}); expected one") from error
-    if content.read(1):
-        raise DataError(f"{where}: more than the {array.nbytes} bytes that its header announces")
-    is_image = info.filename.startswith("x")
-    if is_image and (array.dtype != np.uint8 or array.shape[1:] != (SIZE, SIZE)):
-        expected = f"uint8 [N, {SIZE}, {SIZE}]"
-    elif not is_image and (array.dtype.kind not in "iu" or array.ndim != 1):
-        expected = "whole numbers [N]"
-    else:
-        return np.ascontiguousarray(array)
-    raise DataError(f"{where} is {array.dtype} {list(array.shape)}; expected {expected}")
+    """Read x, uint8 [N, 28, 28], or y, whole numbers [N], by ISA-L (see `open_unpacked`).
 
-
-def _unpack_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> bytes:
-    """Return the content of a member of the archive, by ISA-L (see `open_unpacked`)."""
+    Nothing is ever unpickled.
+    """
     if info.file_size > MAX_ARRAY:
         raise DataError(f"{where}: {info.file_size} bytes; expected at most {MAX_ARRAY}")
     file.seek(info.header_offset)
@@ -235,7 +212,19 @@ def _unpack_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> bytes:
             f"{where}: damaged, encrypted, or compressed by method {info.compress_type}; expected "
             "what numpy.savez writes"
         )
-    return content
+    try:
+        array = _read_array(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # NumPy's parser fails in many ways where a header is damaged
+        message = str(error).partition("\n")[0]
+        raise DataError(f"{where}: not an array of numbers ({message}); expected one") from error
+    is_image = info.filename.startswith("x")
+    if is_image and (array.dtype != np.uint8 or array.shape[1:] != (SIZE, SIZE)):
+        expected = f"uint8 [N, {SIZE}, {SIZE}]"
+    elif not is_image and (array.dtype.kind not in "iu" or array.ndim != 1):
+        expected = "whole numbers [N]"
+    else:
+        return np.ascontiguousarray(array)
+    raise DataError(f"{where} is {array.dtype} {list(array.shape)}; expected {expected}")
 
 
 # ------------------------------------------------------------------ scikit-learn's digits

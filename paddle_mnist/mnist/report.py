@@ -1,7 +1,6 @@
 """`DigitReport`, the callback that evaluates and shows a run on digits; the figures of runs."""
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -13,7 +12,7 @@ from paddle_mnist.checkpoint.run import TRAINED_WITH, RunDirectory
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import SIZE, Classes
+from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.config import TRAINER, TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate, load_and_evaluate
@@ -25,7 +24,6 @@ from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import (
     COMPARED,
-    COMPARED_FILES,
     FIGURES,
     files_of,
     save_figures,
@@ -193,7 +191,7 @@ class DigitReport(Figures):
         assert self._evaluated is not None  # in `final_metrics`
         dataset, evaluation = self._evaluated.dataset, self._evaluated.evaluation
         labels, probabilities = evaluation.labels, evaluation.probabilities
-        board, noun = VisualDL.board(training), dataset.data.classes.noun
+        board, noun = VisualDL.board(training), noun_of(dataset.data.name)
         if "images" in board.pages:
             board.images("mistakes", _pixels(dataset, figures.worst(labels, probabilities)))
         board.curves(labels, probabilities, result.steps, noun)
@@ -254,35 +252,36 @@ def figures_of(
             str(run.path), device=device, split=images.final_split, limit=images.eval_limit
         )
     dataset, evaluation = evaluated.dataset, evaluated.evaluation
-    classes = figures.drawable(dataset.data.classes)
+    noun = noun_of(dataset.data.name)
     counts, extent = evaluation.confusion_matrix, dataset.extent or ""
     valid = MnistDataset("valid", dataset.data, dataset.limit).extent
     return {
         **curves.figures_of(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
-        "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names, extent),
-        "per_class": class_plots.per_class(counts, classes.noun, classes.names, extent),
+        "confusion_matrix": class_plots.confusion(counts, noun, extent),
+        "per_class": class_plots.per_class(counts, noun, extent),
         "kernels": figures.kernels(evaluated.model.conv1.weight.numpy()),
-        "feature_maps": _feature_maps(evaluated, classes),
-        "mistakes": _mistakes(evaluated, classes),
+        "feature_maps": _feature_maps(evaluated, noun),
+        "mistakes": _mistakes(evaluated),
     }
 
 
-def _feature_maps(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
+def _feature_maps(evaluated: EvaluatedModel, noun: str) -> "Figure":
     """Draw the way of the first image that is predicted correctly."""
     evaluation = evaluated.evaluation
     first = int(np.argmax(evaluation.labels == evaluation.predictions))
     label, prediction = evaluation.labels[first], evaluation.predictions[first]
     images, _ = evaluated.dataset.batch(np.array([first]))
     outputs = outputs_of(evaluated.model, paddle.to_tensor(images), LAYERS)
+    shown = f"a {label}" if noun == "digit" else f"{noun} {label}"
     title = (
-        f"Feature maps of {classes.describe(label)}, predicted as {classes[prediction]} with "
+        f"Feature maps of {shown}, predicted as {prediction} with "
         f"{evaluation.probabilities[first, prediction]:.1%} confidence"
     )
     maps = {name: values[0] for name, values in outputs.items()}
     return figures.feature_maps(images[0, 0], maps, title)
 
 
-def _mistakes(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
+def _mistakes(evaluated: EvaluatedModel) -> "Figure":
     dataset, evaluation = evaluated.dataset, evaluated.evaluation
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
@@ -291,45 +290,33 @@ def _mistakes(evaluated: EvaluatedModel, classes: Classes) -> "Figure":
     if len(worst) < wrong:
         title += f"; the {len(worst)} with the highest confidence"
     images = dataset.batch(worst)[0][:, 0]
-    return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
+    return figures.mistakes(images, labels[worst], probabilities[worst], title)
 
 
 def plot_runs(
     paths: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
-) -> list[Path]:
-    """Draw the figures of each run and, of several, a comparison; return what was written.
+) -> Path:
+    """Draw the figures of a run, or a chart that compares several; return their folder.
 
     paths: of runs on digits or of any other net. device: see `figures_of`.
-    output: a folder; by default each run's own, and the first one's for the comparison. With
-        several runs each has a folder in it, by its path from where they part.
+    output: a folder; by default the figures of the run, or of the first of several.
     only: draw only these files, as `curves.png`.
-    Raises ConfigError for a file that a run does not have, DataError for a folder that is not a
-    run, and what `load_and_evaluate` raises.
+    Raises ConfigError for a file that is not drawn, DataError for a folder that is not a run, and
+    what `load_and_evaluate` raises.
     """
     runs = [RunDirectory(path) for path in paths]
     histories = [_history(run) for run in runs]
-    for run in runs:
-        names = files_of(FIGURES if run.is_of_fit else figures.DIGIT_FIGURES)
-        known = (*names, *COMPARED_FILES) if len(runs) > 1 else names
-        if unknown := [name for name in only if name not in known]:
-            raise ConfigError(unknown_name("--only", unknown[0], known))
-    common = os.path.commonpath([path.resolve().parent for path in paths])
-    written = []
-    if not only or set(only) - set(COMPARED_FILES):
-        for run in runs:
-            folder = run.figures
-            if output:
-                part = os.path.relpath(run.path.resolve(), common) if len(runs) > 1 else "."
-                folder = Path(output, part)
-            save_figures(figures_of(run, device=device), folder, only)
-            written.append(folder)
-    if len(runs) > 1 and (not only or set(only) & set(COMPARED_FILES)):
-        folder = Path(output) if output else runs[0].figures
+    names: tuple[str, ...] = (COMPARED,)
+    if len(runs) == 1:
+        names = FIGURES if runs[0].is_of_fit else figures.DIGIT_FIGURES
+    if unknown := [file for file in only if file not in files_of(names)]:
+        raise ConfigError(unknown_name("--only", unknown[0], files_of(names)))
+    folder = Path(output) if output else runs[0].figures
+    if len(runs) > 1:
         save_figures({COMPARED: _compare(runs, histories)}, folder, only)
-        written += [folder / name for name in COMPARED_FILES if not only or name in only]
-    elif len(runs) > 1:
-        log.info("each run is drawn separately; to compare them in one chart: --only compare.png")
-    return written
+    else:
+        save_figures(figures_of(runs[0], device=device), folder, only)
+    return folder
 
 
 def _history(run: RunDirectory) -> History:

@@ -20,7 +20,6 @@ from paddle_mnist.mnist.readers import (
     count_columns,
     read_csv,
     read_embedded_digits,
-    read_head,
     read_idx,
     read_npz,
 )
@@ -34,9 +33,10 @@ JSON_FILE = "mnist.json.gz"
 NPZ_FILE = "mnist.npz"
 CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file stands beside it
 FILES = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
+# Of files that hold all splits, by suffix; CSV files are in `_csv`.
+READERS: dict[str, Callable[[Path], dict[str, Split]]] = {".json": read_json, ".npz": read_npz}
 # IDX files by any of the names that mirrors give them: train-images.idx3-ubyte.
 _IDX_NAME = re.compile(r"(train|t10k)[-_.](images|labels)[-_.](idx[13])[-_.]ubyte(\.gz)?", re.I)
-_CSV_START = re.compile(rb'(\xef\xbb\xbf)?\s*("?label"?|\d+)\s*,', re.IGNORECASE)
 TIMEOUT = 5  # seconds without an answer of the server
 
 # The server of paddle.vision.datasets.MNIST, and the MD5 it expects of each file. Paddle's own
@@ -134,16 +134,14 @@ def _source_at(path: Path) -> Source:
         raise DataError(f"{path}: {_contents(path)}; expected {FILES}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
-    head = read_head(path)
-    if head.startswith(b"PK"):
-        return Source(path.name, path, (path,), lambda: read_npz(path))
-    if head.lstrip().startswith(b"["):
-        return Source(path.name, path, (path,), lambda: read_json(path))
-    if _CSV_START.match(head) or ".csv" in path.suffixes:
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    if kind == ".csv":
         return _csv(path)
+    if kind in READERS:
+        return Source(path.name, path, (path,), lambda: READERS[kind](path))
     if _idx_name(path):
         raise DataError(f"{path}: one of four IDX files; expected their folder, {path.parent}")
-    raise DataError(f"{path}: the file begins with {head[:16]!r}; expected {FILES}")
+    raise DataError(f"{path}: not a file that is known by its name; expected {FILES}")
 
 
 def _contents(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""The images that a training is given: new ones, those of an earlier training, distorted or not."""
+"""The training images: new ones, those of an earlier training, distorted or not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

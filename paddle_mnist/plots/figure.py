@@ -94,17 +94,6 @@ def literal(text: str) -> str:
     return encodable(text).replace("$", r"\$")
 
 
-def missing_characters(texts: Collection[str]) -> tuple[str, str]:
-    """Return the characters that Matplotlib's font lacks, in order, and the font's name."""
-    import_matplotlib()
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    font = get_font(findfont(FontProperties()))
-    characters = {character for text in texts for character in text}
-    missing = [char for char in sorted(characters) if not font.get_char_index(ord(char))]
-    return "".join(missing), font.family_name
-
-
 def save_figures(
     figures: Mapping[str, "Figure"], folder: Path, only: Collection[str] = ()
 ) -> dict[str, np.ndarray]:

@@ -47,11 +47,9 @@ def reraise(error: Exception, loss: Callable[..., Any], outputs: Any, labels: An
     if not wrong.any():
         raise error
     place = tuple(np.argwhere(wrong)[0])
-    raise LabelError(
-        f"is {values[place]}; expected 0 to {classes - 1}, or {ignored}, which is ignored",
-        labels,
-        int(place[0]),
-    ) from error
+    others = f", or {ignored}, which is ignored" if ignored != IGNORED else ""
+    what = f"is {values[place]}; expected 0 to {classes - 1}{others}"
+    raise LabelError(what, labels, int(place[0])) from error
 
 
 def _option(loss: Callable[..., Any], name: str, default: int) -> int:

@@ -147,7 +147,7 @@ def test_commands_take_a_name_and_a_run(place, command, lines):
     command("export_model", *named, "--output", "exported")
     (read,) = json.loads(command("infer", PICTURE, "--checkpoint", *named, "--json"))
     assert sum(f"weights: {path}" in line for line in lines()) == 2  # of the last two
-    exported = command("infer", PICTURE, "--model", "exported/inference.pdiparams", "--json")
+    exported = command("infer", PICTURE, "--model", "exported", "--json")
     probability = pytest.approx(read.pop("probability"), abs=1e-5)
     assert json.loads(exported) == [{**read, "probability": probability}]
     assert json.loads(Path("exported/about.json").read_text())["weights"] == Path(path).name

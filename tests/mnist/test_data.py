@@ -1,4 +1,4 @@
-"""Which source is taken, the names of classes, the cache, and some of the digits."""
+"""Which source is taken, the cache, and some of the digits."""
 
 import http.server
 import multiprocessing
@@ -88,35 +88,6 @@ def test_download_of_other_checksums_is_refused_and_not_kept(elsewhere, monkeypa
     assert not list((elsewhere / "home/.cache/paddle/dataset/mnist").glob("*ubyte*"))
 
 
-NAMES = [f"kind {number}" for number in range(10)]
-
-
-def test_class_names_are_no_part_of_the_data(tmp_path):
-    path = write_json(tmp_path / "kinds.json.gz", tiny_splits())
-    before = open_data(str(path))
-    assert before.class_names == () and before.classes.describe(3) == "class 3"
-    (tmp_path / "classes.txt").write_text("\ufeff" + "\r\n".join(NAMES) + "\n\n", "utf-8")
-    after = open_data(str(path))
-    assert after.class_names == tuple(NAMES) and after.hash == before.hash
-    assert after.classes.describe(3) == after.classes[3] == "kind 3"
-    assert open_data(f"{path}#0-4").class_names == tuple(NAMES)
-    assert open_data("digits#0-4").classes.describe(3) == "a 3"
-
-
-def test_invalid_class_names_raise(tmp_path, idx):
-    path = shutil.copytree(idx, tmp_path / "kinds") / "classes.txt"
-    for content, part in {
-        "\n".join(NAMES[:9]).encode(): "9 lines",
-        "\n".join([*NAMES[:9], "kind 2"]).encode(): "9 names",
-        "\n".join([*NAMES[:9], "\x1b[31mred"]).encode(): "'\\x1b[31mred'",
-        "\n".join(NAMES).encode("utf-16"): "not UTF-8",
-    }.items():
-        path.write_bytes(content)
-        with pytest.raises(DataError) as caught:
-            open_data(str(path.parent))
-        assert part in str(caught.value) and str(path) in str(caught.value)
-
-
 def test_selection_keeps_the_images_of_some_digits(tiny, tmp_path, monkeypatch):
     data, whole = open_data(f"{tiny}#1,3,5-6"), open_data(str(tiny))
     for mode in SPLIT_NAMES:
@@ -124,7 +95,9 @@ def test_selection_keeps_the_images_of_some_digits(tiny, tmp_path, monkeypatch):
         assert np.array_equal(data[mode].labels, whole[mode].labels[kept])
         assert np.array_equal(data[mode].images, whole[mode].images[kept])
     assert data.hash != whole.hash and open_data(data.path).hash == data.hash
-    odd = write_json(tmp_path / "a#0-4", tiny_splits())  # the name of a file, as it is
+    odd = tmp_path / "a#0-4"  # the name of a folder, as it is
+    odd.mkdir()
+    write_json(odd / "mnist.json.gz", tiny_splits())
     assert len(open_data(str(odd))["train"]) == SIZES["train"]
     monkeypatch.setenv("PADDLE_MNIST_DATA", f"{tiny}#0-4")
     assert set(open_data()["train"].labels.tolist()) == {0, 1, 2, 3, 4}

@@ -97,8 +97,9 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
     ):
         odd = Own([])
         odd.items = [item]
-        with pytest.raises(DataError, match=re.escape(message)):
+        with pytest.raises(DataError, match=re.escape(message)) as caught:
             evaluate(model, odd)
+        assert "-100" not in str(caught.value)  # no label is ignored in an evaluation
     odd.items = [(IMAGE, np.uint8(3))]
     assert evaluate(model, odd).labels.tolist() == [3]
     with pytest.raises(DataError, match="the data, a list, have no batches in this epoch"):
@@ -106,7 +107,9 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
 
 
 def test_evaluate_report_adds_up(model, dataset):
-    report = evaluate(model, dataset).report()
+    evaluation = evaluate(model, dataset)
+    report, shown = evaluation.report(), (evaluation.loss, evaluation.accuracy)
+    assert str(evaluation) == "Evaluation(loss={!r}, accuracy={!r})".format(*shown)  # no arrays
     matrix = np.array(report["confusion_matrix"])
     assert matrix.sum() == report["count"] == 70
     assert np.trace(matrix) / 70 == report["accuracy"]

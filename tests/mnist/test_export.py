@@ -168,5 +168,5 @@ def test_variables_lists_three_kinds(model):
 def test_export_model_onnx_without_its_packages_names_the_extra(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle2onnx", None)
     with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
-        export_model(model, tmp_path, format="onnx")
+        export_model(model, tmp_path / "new", format="onnx")
     assert not list(tmp_path.iterdir())

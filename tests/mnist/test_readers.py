@@ -173,7 +173,7 @@ IMAGES, LABELS = IDX_FILES[2:]
 FIVE = idx_bytes(TEST[0][:5])
 FAULTS = {  # by file: the fault, the bytes, and what the message says
     "mnist.json": [
-        ("a mapping", b'{"train": []}', "begins with"),
+        ("a mapping", b'{"train": []}', "train images", "{"),
         ("no images", with_json(0, to=[[], []]), "train images"),
         ("783 values", with_json(0, 0, 1, to=[0.0] * 783), "train images, row 1", "783 values"),
         ("a pixel NaN", with_json(0, 0, 2, 700, to=float("nan")), "row 2: [700] is nan"),
@@ -199,7 +199,7 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
         ("a line without end", b"0," * (1 << 16), "line 1", "column 32769"),
     ],
-    "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "begins with", "mnist.npz")],
+    "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "known by its name", "mnist.npz")],
 }
 
 

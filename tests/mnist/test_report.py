@@ -107,13 +107,12 @@ def test_plot_of_several_runs_compares_them(tool, tmp_path, run_of_command):
     for name in ("one", "same"):
         shutil.copytree(run_of_command, tmp_path / name)
     done = tool("plot", "one", "same", "--output", "both", "--only", "compare.svg")
-    assert done.stdout == "both/compare.svg\n"
+    assert done.stdout == "both\n"
     assert [path.name for path in (tmp_path / "both").iterdir()] == ["compare.svg"]
     svg = (tmp_path / "both/compare.svg").read_text()
     assert svg.count("largest difference: 0 ") == svg.count("largest difference") == 2
-    done = tool("plot", "one", "same", "--output", "each", "--only", "curves.svg")
-    assert done.stdout == "each/one\neach/same\n" and "--only compare.png" in done.stderr
-    assert "compare.svg" in tool("plot", "one", "--only", "compare.svg", expect=2).stderr
+    for runs, file in ((["one"], "compare.svg"), (["one", "same"], "curves.svg")):
+        assert file in tool("plot", *runs, "--only", file, expect=2).stderr
 
 
 def test_plot_only_draws_the_chosen_files(tool, tmp_path, run_of_command):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.images import Images
-from paddle_mnist.mnist.readers import read_head
 from paddle_mnist.mnist.sources import Source, find_source
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.system.lock import locked
@@ -38,4 +37,4 @@ def as_json(data: Images, folder: Path) -> Path:
 
 
 def _is_json(source: Source) -> bool:
-    return len(source.files) == 1 and read_head(source.files[0]).lstrip().startswith(b"[")
+    return len(source.files) == 1 and ".json" in source.files[0].suffixes

@@ -51,7 +51,7 @@ def measure_forgetting(work: Workspace, folder: Path) -> dict[str, Any]:
 
 def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[str, float]]:
     from paddle_mnist import train_and_evaluate
-    from paddle_mnist.mnist.evaluation import evaluate_checkpoint
+    from paddle_mnist.mnist.evaluation import load_and_evaluate
 
     recipe = read_recipe("default")
     base = TrainConfig.from_mapping({**recipe, **SHOWN, "epochs": epochs, "seed": seed})
@@ -67,9 +67,10 @@ def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[s
     }
     accuracies = {}
     for name, options in trainings.items():
-        train_and_evaluate(base.replace(output=str(output / name), **options))
+        run = str(output / name)
+        train_and_evaluate(base.replace(output=run, **options))
         accuracies[name] = {
-            half: evaluate_checkpoint("latest", str(output / name), data + digits)["accuracy"]
+            half: load_and_evaluate("latest", run, data + digits).evaluation.accuracy
             for half, digits in (("old", OLD), ("new", NEW))
         }
     return accuracies
