@@ -122,7 +122,7 @@ NAVIGATION = (
     ),
     (
         {"en": "Migrate", "zh": "迁移"},
-        ("coming-from", "fluid", "parameter-servers"),
+        ("tutorial", "coming-from", "fluid", "parameter-servers"),
     ),
     (
         {"en": "Reference", "zh": "参考"},

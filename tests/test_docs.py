@@ -100,8 +100,9 @@ def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, exampl
 
 
 def test_quoted_code_is_in_an_example():
-    """Blocks of `py` are parts of examples/, where tests run them."""
-    scripts = "".join(path.read_text() for path in (ROOT / "examples").glob("*.py"))
+    """Blocks of `py` are parts of examples/, where tests run them, or of the tutorial's loop."""
+    paths = [*(ROOT / "examples").glob("*.py"), ROOT / "tools/baseline_tutorial.py"]
+    scripts = "".join(path.read_text() for path in paths)
     quoted = [block for path in ENGLISH for block in blocks(path, "py")]
     assert quoted and not [block for block in quoted if block not in scripts]
 
