@@ -220,7 +220,9 @@ def tool_in(tmp_path_factory):
 
     def bind(folder):
         def run(name, *args, cwd=folder, expect=0, timeout=None, **env):
-            argv = [str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
+            script = ROOT / "tools" / f"{name}.py"
+            program = [script] if script.exists() else [ROOT / "paddle_mnist/__main__.py", name]
+            argv = [*map(str, program), *map(str, args)]
             if timeout:
                 command = [sys.executable, *argv]
                 done = forked.run(command, cwd=cwd, env={**os.environ, **env}, timeout=timeout)
@@ -239,7 +241,7 @@ def tool_in(tmp_path_factory):
 
 @pytest.fixture
 def tool(tool_in, tmp_path):
-    """Run a command of tools/ in an empty folder; gives its exit code and output, as text.
+    """Run a script or command in an empty folder; gives its exit code and output, as text.
 
     In this process; with a timeout, in seconds, in a process of its own. Tests of signals, kills,
     imports and exits start one themselves: see `forked`.

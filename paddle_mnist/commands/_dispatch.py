@@ -9,7 +9,7 @@ from typing import NoReturn
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
 
-# The module of each command, which is also the name of its script in `tools/`.
+# The module of each command.
 COMMANDS = {
     "train": "train",
     "eval": "eval",

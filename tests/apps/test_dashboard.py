@@ -29,7 +29,8 @@ def runs(tmp_path_factory, run_of_command):
 @contextmanager
 def served(folder, *arguments):
     """The dashboard's process and address, as a user starts it behind a proxy."""
-    command = [sys.executable, "-u", ROOT / "tools/dashboard.py", "--port", "0", "--language", "en"]
+    program = [sys.executable, "-u", ROOT / "paddle_mnist/__main__.py", "dashboard"]
+    command = [*program, "--port", "0", "--language", "en"]
     with (folder / "dashboard.log").open("w") as log:
         process = forked.Popen(
             [*command, *arguments],

@@ -14,7 +14,6 @@ import urllib.request
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from detector.non_digits import UNSEEN
 from drawn_digits import STROKES, as_bytes, draw_digit
 from PIL import Image
@@ -107,7 +106,7 @@ DEAD = {"http_proxy": "http://127.0.0.1:9", "all_proxy": "socks5://127.0.0.1:9",
 def served(folder, *arguments):
     """The page's process and address, as a user starts it behind a proxy."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "tools/demo.py"), "--port", "0", *arguments],
+        [sys.executable, "-m", "paddle_mnist", "demo", "--port", "0", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""`tools/checkpoints.py` on what real trainings left."""
+"""`paddle-mnist checkpoints` on what real trainings left."""
 
 import contextlib
 import json

@@ -6,7 +6,7 @@ import sys
 import forked
 import numpy as np
 import pytest
-from detector import non_digits, paper, photographs
+from detector import non_digits, paper
 from drawn_digits import as_bytes, draw_digit
 from PIL import Image
 
@@ -54,7 +54,7 @@ def test_read_pictures_every_kind_of_paper_reads_most_digits(predictor, digits, 
 
 def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_path):
     pictures = [
-        photographs.on_a_desk(image, np.random.RandomState(100 + number), tilt=7 * (number % 2))
+        paper.on_a_desk(image, np.random.RandomState(100 + number), tilt=7 * (number % 2))
         for number, image in enumerate(digits[:4])
     ]
     readings = read(predictor, tmp_path, pictures)

@@ -42,7 +42,8 @@ def supervised(tmp_path):
     def start(trouble, *args, **options):
         script = tmp_path / "script.py"
         script.write_text(SCRIPT.format(trouble=trouble, options=options))
-        command = [sys.executable, ROOT / "tools/supervise.py", *args, "run", script]
+        program = [sys.executable, ROOT / "paddle_mnist/__main__.py", "supervise"]
+        command = [*program, *args, "run", script]
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
         return forked.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
 

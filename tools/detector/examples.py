@@ -21,30 +21,8 @@ from paddle_mnist.mnist.pictures.normalize import to_mnist_format
 RAW = 50_000  # images of MNIST's training split, as they are
 ON_PAPER = 80  # of each kind of paper
 PLAIN = 400  # of the valid split, more on plain paper
-NO_DIGITS = {
-    "letters": 624,
-    "Greek letters": 440,
-    "shapes": 300,
-    "doodles": 800,
-    "textures": 1600,
-    "screenshots": 60,
-}
 DIGITS_DRAWN = {"train": 12_000, "valid": 1500}
 UNUSUAL = {"train": 1000, "valid": 150}  # of each form
-DRAWN = {
-    "letters": 6000,
-    "Greek letters": 6000,
-    "signs": 5000,
-    "shapes": 2000,
-    "doodle": 2500,
-    "thing": 6000,
-    "blob": 2500,
-    "band": 2500,
-    "spike": 2500,
-    "scallops": 2500,
-    "emblem": 2500,
-}
-DRAWN_OF_A_FAMILY = 1200
 UNSEEN = 180  # of each kind, to compare detectors
 SHAKEN, PAPER_SHAKEN = 3, 8  # times
 HEIGHT = 80  # pixels of a digit that is drawn again
@@ -81,12 +59,10 @@ def examples(data: Images, random: Random) -> Examples:
         "mirrored digits": mirrored[..., ::-1],
         "turned digits": np.rot90(turned, 1, (1, 2)),
     }
-    for kind, count in NO_DIGITS.items():
-        pictures = _pictures(non_digits.TRAINING[kind].values(), count, 10_000)
-        no_digits[kind] = _with_shaken(_read(pictures), random)
-    for kind, cover in non_digits.DRAWN.items():
-        pixels = _drawn(cover, DRAWN.get(kind, DRAWN_OF_A_FAMILY))
-        no_digits[f"{kind}, drawn"] = _with_shaken(pixels, random, 1)
+    for kind, (count, draws) in non_digits.PICTURES.items():
+        no_digits[kind] = _with_shaken(_read(_pictures(draws.values(), count, 10_000)), random)
+    for kind, (count, cover) in non_digits.DRAWN.items():
+        no_digits[f"{kind}, drawn"] = _with_shaken(_drawn(cover, count), random, 1)
     return Examples(
         {
             MNIST: _with_shaken(raw, random, 1),

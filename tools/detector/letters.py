@@ -130,7 +130,6 @@ def letters(alphabet: str, fonts: list[str]) -> dict[str, Draw]:
     return {text: functools.partial(letter, text) for text in alphabet}
 
 
-@functools.lru_cache(1)
 def signs() -> list[str]:
     """Return the signs of SCRIPTS that the font DejaVu Sans has."""
     codes = (code for first, last in SCRIPTS.values() for code in range(first, last + 1))

@@ -1,8 +1,8 @@
 """Pictures without a digit, drawn by code: letters, shapes, textures, screenshots.
 
-Both are functions by kind and name. Those of TRAINING and those of UNSEEN have no font, shape,
-texture or layout in common. There are photographs too, for UNSEEN alone: those that come with
-scikit-image and scikit-learn.
+DRAWN and PICTURES are for training, UNSEEN is to compare detectors: they have no font, shape,
+texture or layout in common. UNSEEN has photographs, too, those that come with scikit-image and
+scikit-learn. Nothing is trained on screenshots.
 """
 
 import functools
@@ -48,8 +48,8 @@ def _by_name(draws: Sequence[Draw]) -> dict[str, Draw]:
     return {draw.__name__: draw for draw in draws}
 
 
-def _letter(fonts: Sequence[str], known: Callable[[], Sequence[str]], random: Random) -> Cover:
-    text = random.choice(known())
+def _letter(fonts: Sequence[str], alphabet: Sequence[str], random: Random) -> Cover:
+    text = random.choice(list(alphabet))
     having = letters.fonts_with(text, tuple(fonts))
     font = having[random.randint(len(having))]
     return letters.letter_cover(text, font, random.uniform(*PENS), random, SIDE)
@@ -68,22 +68,24 @@ def _known_shape(random: Random) -> list[shapes.Line]:
     return known[random.randint(len(known))]
 
 
-TRAINING: dict[str, dict[str, Draw]] = {
-    "letters": letters.letters(letters.LETTERS, letters.TRAINING_FONTS),
-    "Greek letters": letters.letters(letters.GREEK, letters.TRAINING_FONTS),
-    "shapes": shapes.shapes(shapes.TRAINING_SHAPES),
-    "doodles": {family.__name__: functools.partial(_family, family) for family in shapes.DOODLES},
-    "textures": _by_name(textures.TRAINING),
-    "screenshots": _by_name(screenshots.TRAINING),
+# By kind: how many, and what draws one, without paper or a camera, which is quicker.
+DRAWN: dict[str, tuple[int, Callable[[Random], Cover]]] = {
+    "letters": (6000, functools.partial(_letter, letters.TRAINING_FONTS, letters.LETTERS)),
+    "Greek letters": (6000, functools.partial(_letter, letters.TRAINING_FONTS, letters.GREEK)),
+    "signs": (5000, functools.partial(_letter, ["DejaVuSans"], letters.signs())),
+    "shapes": (2000, functools.partial(_shape, _known_shape)),
+    **{
+        family.__name__: (count, functools.partial(_shape, family))
+        for family, count in shapes.FAMILIES.items()
+    },
 }
-DRAWN: dict[str, Callable[[Random], Cover]] = {  # without paper or a camera, which is quicker
-    "letters": functools.partial(_letter, letters.TRAINING_FONTS, lambda: list(letters.LETTERS)),
-    "Greek letters": functools.partial(
-        _letter, letters.TRAINING_FONTS, lambda: list(letters.GREEK)
-    ),
-    "signs": functools.partial(_letter, ["DejaVuSans"], letters.signs),
-    "shapes": functools.partial(_shape, _known_shape),
-    **{family.__name__: functools.partial(_shape, family) for family in shapes.FAMILIES},
+# By kind: how many pictures with paper and a camera, and what draws them in turns.
+PICTURES: dict[str, tuple[int, dict[str, Draw]]] = {
+    "letters": (624, letters.letters(letters.LETTERS, letters.TRAINING_FONTS)),
+    "Greek letters": (440, letters.letters(letters.GREEK, letters.TRAINING_FONTS)),
+    "shapes": (300, shapes.shapes(shapes.TRAINING_SHAPES)),
+    "doodles": (500, {one.__name__: functools.partial(_family, one) for one in shapes.DOODLES}),
+    "textures": (1280, _by_name(textures.TRAINING)),
 }
 UNSEEN: dict[str, dict[str, Draw]] = {
     "letters": letters.letters(letters.LETTERS, letters.UNSEEN_FONTS),

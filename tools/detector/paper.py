@@ -1,7 +1,8 @@
 """Digits of MNIST written on paper of many kinds, as people photograph them.
 
 An image of MNIST is enlarged, its strokes are drawn again with a pen of any width, and written on a
-page; then light falls on the page and a camera takes it.
+page; then light falls on the page and a camera takes it. The detector learns from KINDS and is
+measured on all of them; nothing is trained on the sheets on a desk and the hard pages at the end.
 """
 
 import functools
@@ -11,6 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from detector import textures
 from detector.camera import (
     Lot,
     Page,
@@ -25,7 +27,17 @@ from detector.camera import (
     trimmed,
 )
 
-INWARD = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)])  # from the corners of a page, in turn
+CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])  # of a page, shares of its sides
+SURFACES = (
+    textures.wood,
+    textures.noise,
+    textures.clouds,
+    textures.stripes,
+    textures.blobs,
+    textures.bricks,
+)
+
+Region = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def write(page: Page, image: np.ndarray, lot: Lot) -> Page:
@@ -93,22 +105,34 @@ def yellowed(image: np.ndarray, random: Random) -> Image.Image:
 def desk(size: tuple[int, int], random: Random) -> Page:
     """A surface below a sheet: wood, cloth, a dark or bright table."""
     colour = random.uniform(0.05, 0.6) * np.array([1, *random.uniform(0.5, 1, 2)])
-    texture = random.uniform(0, 0.05) * grain(size, random, (random.uniform(1, 12), 1))
+    return _rough(colour, 0.05, size, random)
+
+
+def _rough(colour: np.ndarray, most: float, size: tuple[int, int], random: Random) -> Page:
+    """Return a surface of one colour with a grain. most: of the grain's deviation."""
+    texture = random.uniform(0, most) * grain(size, random, (random.uniform(1, 12), 1))
     return np.clip(colour + texture[..., np.newaxis], 0, 1)
+
+
+def _laid(sheet: Page, corners: np.ndarray, below: Page, interpolation: int) -> Page:
+    """Return a surface with a sheet on it. corners: where those of the sheet are, pixels."""
+    source = np.float32(CORNERS * sheet.shape[1::-1])
+    matrix = cv2.getPerspectiveTransform(source, np.float32(corners))
+    opaque = np.dstack([sheet, np.ones(sheet.shape[:2])])
+    taken = cv2.warpPerspective(opaque, matrix, below.shape[1::-1], flags=interpolation)
+    taken = np.clip(taken, 0, 1)
+    return taken[..., :3] + (1 - taken[..., 3:]) * below
 
 
 def at_an_angle(image: np.ndarray, random: Random) -> Image.Image:
     """A sheet photographed at an angle; at some corners what lies beneath is seen."""
     lot = cast(random)
     size = lot.size[::-1]
-    corners = np.array([(0, 0), (1, 0), (1, 1), (0, 1)]) * size
     reach = random.uniform(-0.06, random.uniform(0.06, 0.16), (4, 2))
-    moved = corners + INWARD * reach * size
-    matrix = cv2.getPerspectiveTransform(np.float32(corners), np.float32(moved))
-    opaque = np.dstack([write(lot.sheet(), image, lot), np.ones(lot.size)])
-    taken = np.clip(cv2.warpPerspective(opaque, matrix, size, flags=cv2.INTER_CUBIC), 0, 1)
-    below = desk(lot.size, random)
-    return photograph(taken[..., :3] + (1 - taken[..., 3:]) * below, lot, random)
+    corners = CORNERS * size + (1 - 2 * CORNERS) * reach * size
+    sheet = write(lot.sheet(), image, lot)
+    page = _laid(sheet, corners, desk(lot.size, random), cv2.INTER_CUBIC)
+    return photograph(page, lot, random)
 
 
 def bordered(image: np.ndarray, random: Random) -> Image.Image:
@@ -193,3 +217,74 @@ def page(images: np.ndarray, rows: Sequence[int], random: Random) -> Image.Image
             top = margin + spacing * number + rise * left + random.uniform(-0.1, 0.1) * height
             paper = inked(paper, trimmed(cover), (top, left), lot.ink)
     return photograph(paper, lot, random)
+
+
+# ------------------------------------------------------------------ to measure on
+
+
+def dark_desk(size: tuple[int, int], random: Random) -> Page:
+    """A dark table, plain or textured."""
+    first = random.uniform(0.03, 0.45) * np.array([1, *random.uniform(0.5, 1, 2)])
+    if random.rand() < 0.4:
+        return _rough(first, 0.04, size, random)
+    surface = np.clip(SURFACES[random.randint(len(SURFACES))](size, random), 0, 1)[..., np.newaxis]
+    second = np.clip(first + random.uniform(0.08, 0.35) * random.uniform(0.4, 1, 3), 0, 0.6)
+    return first + surface * (second - first)
+
+
+def on_a_desk(image: np.ndarray, random: Random, tilt: float = 0) -> Image.Image:
+    """A sheet that lies on a desk, seen whole, in perspective and uneven light."""
+    lot = cast(random)
+    lot.size = [(240, 320), (400, 300), (480, 640), (640, 480), (960, 720)][random.randint(5)]
+    lot.height = random.uniform(0.35, 0.65)
+    sheet = Lot(**{**vars(lot), "size": (400, round(400 * random.uniform(0.65, 1.4)))})
+    written = write(sheet.sheet(), image, sheet)
+    extent = np.array(sheet.size[::-1]) / max(sheet.size) * min(lot.size)
+    extent = extent * random.uniform(0.55, 0.85)
+    corners = (CORNERS - 0.5 + random.uniform(-0.05, 0.05, (4, 2))) * extent
+    turn = np.radians(tilt + random.uniform(-1.5, 1.5))
+    corners = corners @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    free = np.maximum(0, np.array(lot.size[::-1]) / 2 - np.abs(corners).max(axis=0) - 4)
+    corners = corners + np.array(lot.size[::-1]) / 2 + random.uniform(-1, 1, 2) * free
+    page = _laid(written, corners, dark_desk(lot.size, random), cv2.INTER_AREA)
+    lot.blur = random.uniform(0, 1.5) * max(lot.size) / 640
+    return photograph(_lit(page, random), lot, random)
+
+
+def _lit(page: Page, random: Random) -> Page:
+    """Let light fall from a side."""
+    across = grid(page.shape[:2], random.uniform(0, 2 * np.pi))[0]
+    return page * (1 - random.uniform(0, 0.35) * (across + 1) / 2)[..., np.newaxis]
+
+
+def hard_page(
+    images: np.ndarray, rows: Sequence[int], random: Random
+) -> tuple[Image.Image, list[Region]]:
+    """Rows that are close, begin anywhere and rise; strokes that fade; in each row a raised digit.
+
+    images: uint8 [N, 28, 28]. rows: how many digits each has. Returns where the digits are, too.
+    """
+    lot = cast(random)
+    height = random.uniform(40, 70)
+    advance, spacing = height * random.uniform(1.1, 1.4), height * random.uniform(1.25, 1.8)
+    indents = random.uniform(0, 1.2, len(rows)) * advance
+    wide = 2.5 * height + max(indents + advance * np.array(rows))
+    lot.size = (round(2.5 * height + spacing * len(rows)), round(wide))
+    paper, boxes = lot.sheet(), []
+    fading = random.uniform(0, 0.65)
+    rise = random.uniform(-0.04, 0.04)
+    remaining = iter(images)
+    for number, count in enumerate(rows):
+        own_rise, raised = rise + random.uniform(-0.01, 0.01), random.randint(count)
+        for column in range(count):
+            cover = stroke(next(remaining), height * random.uniform(0.8, 1.05), lot.pen)
+            cover = trimmed(cover)
+            left = height + indents[number] + advance * column
+            left += random.uniform(-0.04, 0.04) * height
+            top = 1.3 * height + spacing * number + own_rise * (left - wide / 2)
+            top += random.uniform(-0.08, 0.08) * height
+            top -= (column == raised) * random.uniform(0.1, 0.3) * height
+            boxes.append((left, top, left + cover.shape[1], top + cover.shape[0]))
+            fade = np.clip(grain(cover.shape, random, height / 6) / 2 + 0.5, 0, 1)
+            paper = inked(paper, cover * (1 - fading * fade), (top, left), lot.ink)
+    return photograph(_lit(paper, random), lot, random), boxes

@@ -2,18 +2,18 @@
 
 The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
 developed; everything else is of fonts, shapes, textures and layouts that the detector has not
-seen. The pictures stay in `work/output/pictures`; `--json` lists those that were read wrongly.
+seen. The pictures stay in `work/output/pictures`; `--json` lists all answers.
 """
 
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.turns import Benchmark, Session, Turn
+from benchmarks.turns import Benchmark, Figures, Report, Session, Turn
 from markdown_tables import table_of_rows
 from PIL import Image
 
@@ -22,13 +22,15 @@ COUNT = 200  # pictures of a kind
 PAGES = 16
 ROWS = ([5], [6], [8], [1, 1, 1], [4, 4], [3, 3, 3], [8] * 8, [10] * 10)
 AS_THEY_ARE = "MNIST's eval images as they are"
+MANY = "pages"
 NO_DIGIT = "probably not one digit"
 
-Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
+Named = Iterable[tuple[str, Image.Image]]  # the truth, and the picture
+Answers = list[tuple[str, str, str]]  # file, truth, and what is read or why it is refused
 
 
-def _read(pictures: Named, folder: Path, many: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """Save pictures, and yield the name, the truth and the `Reading` of each."""
+def _read(pictures: Named, folder: Path, many: bool = False) -> Iterator[tuple[str, Any]]:
+    """Save pictures, and yield the truth and the `Reading` of each."""
     from paddle_mnist.mnist.pictures import read_pictures
     from paddle_mnist.mnist.predictor import DigitPredictor
 
@@ -40,34 +42,27 @@ def _read(pictures: Named, folder: Path, many: bool = False) -> Iterator[tuple[s
         picture.save(path)
         truths[str(path)] = truth
     for reading in read_pictures(DigitPredictor("pretrained"), truths, many):
-        yield Path(reading.file).stem, truths[reading.file], reading
+        yield truths[reading.file], reading
 
 
 # ------------------------------------------------------------------ digits, and everything else
 
 
-def measure(source: str) -> dict:
-    """Count what `infer` reads: by kind of paper, of MNIST itself, of pages and of no digits."""
-    from detector import non_digits, paper  # which imports OpenCV: not for --help
+def _kinds(session: Session) -> Mapping[str, Turn]:
+    """Return what reads the pictures of each kind: paper, MNIST itself, pages and no digits."""
+    from detector import non_digits, paper  # which import OpenCV: not for --help
     from paddle_mnist.mnist.images import open_data
-    from paddle_mnist.mnist.pictures.detector import THRESHOLD, packaged_answers
 
-    data = open_data(source)
-    split = data["eval"]
-    images = np.asarray(split.images)
-    count, pages = (COUNT, PAGES) if data.name == "mnist" else (2, 2)
-    as_they_are = zip(map(str, split.labels), map(Image.fromarray, images))
-    return {
-        "count": count,
-        "paper": {kind: _counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
-        "mnist": _counted("mnist", as_they_are),
-        "false_alarms": float((packaged_answers(images)[1] < THRESHOLD).mean()),
-        "pages": _counted("pages", _pages(split, pages), many=True),
-        "non_digits": {
-            kind: _counted(f"no digit, {kind}", _non_digits(kind, count))
-            for kind in non_digits.UNSEEN
-        },
+    split = open_data(session.source)["eval"]
+    count, pages = (2, 2) if session.is_quick else (COUNT, PAGES)
+    as_they_are = zip(map(str, split.labels), map(Image.fromarray, np.asarray(split.images)))
+    single = {
+        **{kind: _on_paper(kind, split, count) for kind in paper.KINDS},
+        AS_THEY_ARE: as_they_are,
+        **{kind: _non_digits(kind, count) for kind in non_digits.UNSEEN},
     }
+    turns = {kind: partial(_answers, kind, pictures) for kind, pictures in single.items()}
+    return {**turns, MANY: partial(_answers, MANY, _pages(split, pages), many=True)}
 
 
 def _on_paper(kind: str, split, count: int) -> Named:
@@ -100,39 +95,30 @@ def _non_digits(kind: str, count: int) -> Named:
         yield name.replace(".", "_"), draw(np.random.RandomState(7_000_000 + number))
 
 
-def _counted(name: str, pictures: Named, many: bool = False) -> dict:
-    """Return how often each truth was read as what, and where that was a mistake."""
-    outcomes, mistakes = Counter(), []
-    for stem, truth, reading in _read(pictures, FOLDER / name, many):
+def _answers(kind: str, pictures: Named, many: bool = False) -> Figures:
+    answers: Answers = []
+    for truth, reading in _read(pictures, FOLDER / kind, many):
         text = reading.text if many else reading.digit
         answer = reading.error or "" if text is None else str(text)
-        outcomes[truth, answer] += 1
-        if answer != truth and (truth.isdigit() or answer.isdigit()):
-            mistakes.append([stem, answer])
-    return {
-        "mistakes": mistakes,
-        "outcomes": [[*key, number] for key, number in sorted(outcomes.items())],
-    }
+        answers.append((reading.file, truth, answer))
+    return {"answers": answers}
 
 
-def _shares(counted: dict) -> dict[str, float]:
-    """Return shares of the pictures. no_digit: refused as no digit, a part of the refused."""
-    counts = Counter()
-    for truth, answer, number in counted["outcomes"]:
-        kind = "right" if answer == truth else "wrong" if answer.isdigit() else "refused"
-        is_no_digit = answer.startswith(NO_DIGIT)
-        counts[kind] += number
-        counts["no_digit"] += number * is_no_digit
-        counts["otherwise"] += number * (kind == "refused" and not is_no_digit)
+def _shares(answers: Answers) -> Figures:
+    """Return shares of the pictures. no_digit, otherwise: parts of the refused."""
+    counts = Counter(
+        "right" if answer == truth else "wrong" if answer.isdigit() else "refused"
+        for _, truth, answer in answers
+    )
+    counts["no_digit"] = sum(answer.startswith(NO_DIGIT) for _, _, answer in answers)
+    counts["otherwise"] = counts["refused"] - counts["no_digit"]
     names = ("right", "refused", "wrong", "no_digit", "otherwise")
-    return {name: counts[name] / _total(counted) for name in names}
+    return {name: counts[name] / len(answers) for name in names}
 
 
-def _total(counted: dict) -> int:
-    return sum(number for *_, number in counted["outcomes"])
+def _tables(report: Report) -> str:
+    from detector import non_digits, paper
 
-
-def table(report: dict) -> str:
     of_digits = {"right": "right", "refused": "refused", "wrong": "wrong", "no digit": "no_digit"}
     of_others = {
         "caught": "refused",
@@ -140,50 +126,45 @@ def table(report: dict) -> str:
         "otherwise": "otherwise",
         "read as a digit": "wrong",
     }
+    answers = {kind: figures["answers"] for kind, figures in report.samples.items()}
+    digits, others = (
+        {kind: answers[kind] for kind in kinds}
+        for kinds in ((*paper.KINDS, AS_THEY_ARE), non_digits.UNSEEN)
+    )
     note = (
-        f"{report['count']} pictures of each kind, and {_total(report['mnist']):,} files of "
-        "MNIST's own images. *No digit* is the part of *refused* that is refused as probably not "
-        f"one digit; of all of MNIST's eval images these are {report['false_alarms']:.2%}. "
+        f"{len(answers['plain'])} pictures of each kind, and {len(answers[AS_THEY_ARE]):,} files "
+        "of MNIST's own images. *No digit* is the part of *refused* that is refused as probably "
+        f"not one digit. {_pages_note(answers[MANY])}"
     )
-    kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
-    tables = (
-        _table("digits", of_digits, kinds, note + _pages_note(report["pages"])),
-        _table("no digit", of_others, report["non_digits"]),
-    )
-    return "\n\n".join([*tables, *_by_name(report)])
+    tables = (_table("digits", of_digits, digits, note), _table("no digit", of_others, others))
+    return "\n\n".join([*tables, *_caught_by_name(others)])
 
 
-def _table(head: str, columns: dict[str, str], kinds: dict[str, dict], note: str = "") -> str:
-    shares = {kind: _shares(counted) for kind, counted in kinds.items()}
+def _table(head: str, columns: dict[str, str], kinds: dict[str, Answers], note: str = "") -> str:
+    shares = {kind: _shares(answers) for kind, answers in kinds.items()}
     return table_of_rows(head, {name: (".1%", key) for name, key in columns.items()}, shares, note)
 
 
-def _pages_note(pages: dict) -> str:
+def _pages_note(pages: Answers) -> str:
     """Say on how many pages each digit was found, and how many of all digits are right."""
-    digits = sum(len(truth) * number for truth, _, number in pages["outcomes"])
-    found = right = 0
-    for truth, text, number in pages["outcomes"]:
-        if len(truth) == len(text):
-            found += number
-            right += number * sum(a == b for a, b in zip(truth, text))
+    whole = [(truth, text) for _, truth, text in pages if len(truth) == len(text)]
+    right = sum(a == b for truth, text in whole for a, b in zip(truth, text))
+    digits = sum(len(truth) for _, truth, _ in pages)
     return (
-        f"With `--many`, {found} of {_total(pages)} rows, columns and pages have as many shapes as "
-        f"digits; of all their {digits:,} digits {right / digits:.1%} are on such pages and read "
-        "correctly."
+        f"With `--many`, {len(whole)} of {len(pages)} rows, columns and pages have as many shapes "
+        f"as digits; of all their {digits:,} digits {right / digits:.1%} are on such pages and "
+        "read correctly."
     )
 
 
-def _by_name(report: dict) -> Iterator[str]:
+def _caught_by_name(kinds: dict[str, Answers]) -> Iterator[str]:
     """Yield which letters, shapes, ... are caught, by how many of them are."""
-    for kind, counted in report["non_digits"].items():
-        caught, total = Counter(), Counter()
-        for name, answer, number in counted["outcomes"]:
-            total[name] += number
-            caught[name] += 0 if answer.isdigit() else number
-        passing = [(caught[name] / total[name], name) for name in total]
-        listed = [
-            f"{name.replace('_', '.')} {share:.0%}" for share, name in sorted(passing) if share < 1
-        ]
+    for kind, answers in kinds.items():
+        caught = defaultdict(list)
+        for _, name, answer in answers:
+            caught[name].append(not answer.isdigit())
+        passing = sorted((np.mean(each), name) for name, each in caught.items() if not all(each))
+        listed = [f"{name.replace('_', '.')} {share:.0%}" for share, name in passing]
         if listed:
             yield f"Caught of these {kind}: {', '.join(listed)}; of the others, all."
 
@@ -229,7 +210,7 @@ def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def _count_sheets(split: Any, count: int, tilt: float, folder: Path) -> dict[str, int]:
     """Count what is read of single digits on so many sheets."""
-    from detector.photographs import on_a_desk
+    from detector.paper import on_a_desk
 
     def sheets() -> Named:
         for number in range(count):
@@ -238,7 +219,7 @@ def _count_sheets(split: Any, count: int, tilt: float, folder: Path) -> dict[str
             yield str(split.labels[index]), on_a_desk(image, random, tilt)
 
     right = refused = 0
-    for _, truth, reading in _read(sheets(), folder / f"sheets-{tilt}"):
+    for truth, reading in _read(sheets(), folder / f"sheets-{tilt}"):
         right += str(reading.digit) == truth
         refused += bool(reading.error)
     return {"digits": count, "right": right, "refused": refused, "missing": 0}
@@ -246,7 +227,7 @@ def _count_sheets(split: Any, count: int, tilt: float, folder: Path) -> dict[str
 
 def _count_pages(split: Any, count: int, folder: Path) -> dict[str, int]:
     """Count what is read of so many pages."""
-    from detector.photographs import hard_page
+    from detector.paper import hard_page
 
     boxes_of: list[list] = []
 
@@ -260,7 +241,7 @@ def _count_pages(split: Any, count: int, folder: Path) -> dict[str, int]:
             yield "".join(map(str, split.labels[indices])), picture
 
     counts: Counter = Counter()
-    for number, (_, truth, reading) in enumerate(_read(pages(), folder / "pages", many=True)):
+    for number, (truth, reading) in enumerate(_read(pages(), folder / "pages", many=True)):
         found = [
             (each.box.left, each.box.top, each.box.right, each.box.bottom)
             for each in reading.digits or ()
@@ -298,8 +279,8 @@ BENCHMARKS = {
     "pictures": Benchmark(
         __doc__.splitlines()[0],
         code=("tools/detector", CODE),
-        kinds=lambda session: {"pictures": lambda: measure(session.source)},
-        text=lambda report: table({key: one for key, (one,) in report.samples["pictures"].items()}),
+        kinds=_kinds,
+        text=_tables,
         rounds=1,
     ),
 }

@@ -1,4 +1,4 @@
-"""Screenshots: windows, code, tables, charts."""
+"""Screenshots of code, tables, charts and desktops, which nothing is trained on."""
 
 from PIL import Image, ImageDraw
 
@@ -23,45 +23,6 @@ def _screen(random: Random, dark_share: float) -> tuple[Image.Image, ImageDraw.I
     back = _colour(random, 10, 60) if is_dark else _colour(random, 200, 256)
     image = Image.new("RGB", SIZES[random.randint(len(SIZES))], back)
     return image, ImageDraw.Draw(image)
-
-
-def document(random: Random) -> Image.Image:
-    """A window with a title and paragraphs."""
-    image, pen = _screen(random, 0)
-    pen.rectangle((0, 0, image.width, 50), fill=_colour(random, 30, 200))
-    font = font_of("DejaVuSans", random.randint(12, 26))
-    for top in range(80, image.height - 30, random.randint(22, 50)):
-        if random.rand() < 0.85:
-            pen.text((40, top), _words(random, random.randint(3, 12)), (20, 20, 20), font)
-    return image
-
-
-def dialog(random: Random) -> Image.Image:
-    """A box with a question and two buttons in the middle of a desktop."""
-    image, pen = _screen(random, 0.5)
-    width, height = (int(side * random.uniform(0.3, 0.6)) for side in image.size)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    box = (left, top, left + width, top + height)
-    pen.rectangle(box, fill=(240, 240, 240), outline=(90, 90, 90))
-    font = font_of("DejaVuSans-Bold", 22)
-    pen.text((left + 20, top + 20), _words(random, 4), (0, 0, 0), font)
-    for x in (left + width - 130, left + width - 260):
-        pen.rectangle((x, top + height - 50, x + 110, top + height - 15), fill=(60, 110, 200))
-        pen.text((x + 20, top + height - 45), _words(random, 1)[:6], (255, 255, 255), font)
-    return image
-
-
-def listing(random: Random) -> Image.Image:
-    """Rows with a picture, a title and a line of text, as on a telephone."""
-    image, pen = _screen(random, 0.5)
-    text = (230, 230, 230) if sum(image.getpixel((0, 0))) < 300 else (30, 30, 30)
-    height = random.randint(60, 180)
-    for top in range(0, image.height, height):
-        pen.ellipse((15, top + 10, height - 5, top + height - 10), fill=_colour(random))
-        pen.text((height + 10, top + 10), _words(random, 2), text, font_of("DejaVuSans-Bold", 22))
-        pen.text((height + 10, top + 40), _words(random, 6), text, font_of("DejaVuSans", 16))
-        pen.line((0, top, image.width, top), (128, 128, 128))
-    return image
 
 
 def editor(random: Random) -> Image.Image:
@@ -121,5 +82,4 @@ def desktop(random: Random) -> Image.Image:
     return image
 
 
-TRAINING = (document, dialog, listing)
 UNSEEN = (editor, spreadsheet, chart, desktop)

@@ -38,6 +38,11 @@ def _curve(function: Callable[[np.ndarray], Line], first: float, last: float) ->
     return function(np.linspace(first, last, 80))
 
 
+def _bow(centre: complex, radius: float, first: float, last: float) -> Line:
+    """Return a part of a ring. first, last: angles, in radians."""
+    return _curve(lambda t: centre + radius * np.exp(1j * t), first, last)
+
+
 def _ring(centre: complex, radius: float) -> Line:
     return centre + radius * _polygon(40)
 
@@ -78,7 +83,7 @@ UNSEEN_SHAPES: dict[str, list] = {
         _ring(0, 1),
         _ring(-0.35 - 0.3j, 0.08),
         _ring(0.35 - 0.3j, 0.08),
-        _curve(lambda t: 0.1j + 0.5 * np.exp(1j * t), 0.3, 2.84),
+        _bow(0.1j, 0.5, 0.3, 2.84),
     ],
     "star of eight": [_star(8, 0.6)],
     "hash": [
@@ -119,16 +124,16 @@ UNSEEN_DOODLES: dict[str, list] = {
         [0.2 - 1j, -0.5 + 0.1j, 0, -0.3 + 1j, 0.5 - 0.2j, 0.05 - 0.15j, 0.5 - 1j, 0.2 - 1j],
     ],
     "umbrella": [
-        _curve(lambda t: 0.9 * np.exp(1j * t), 3.1416, 6.2832),
+        _bow(0, 0.9, 3.1416, 6.2832),
         [-0.9, 0.9],
-        np.append([-0.9j, 0.7j], _curve(lambda t: 0.2 + 0.7j + 0.2 * np.exp(1j * t), 3.1416, 0)),
+        np.append([-0.9j, 0.7j], _bow(0.2 + 0.7j, 0.2, 3.1416, 0)),
     ],
     "cup": [
         [-0.7 - 0.6j, -0.55 + 0.7j, 0.4 + 0.7j, 0.55 - 0.6j, -0.7 - 0.6j],
-        _curve(lambda t: 0.5 + 0.35 * np.exp(1j * t), -1.5, 1.5),
+        _bow(0.5, 0.35, -1.5, 1.5),
     ],
     "mushroom": [
-        _curve(lambda t: -0.1j + 0.9 * np.exp(1j * t), 3.1416, 6.2832),
+        _bow(-0.1j, 0.9, 3.1416, 6.2832),
         [-0.9 - 0.1j, 0.9 - 0.1j],
         [-0.25 - 0.1j, -0.3 + 0.9j, 0.3 + 0.9j, 0.25 - 0.1j],
     ],
@@ -162,7 +167,7 @@ UNSEEN_DOODLES: dict[str, list] = {
         _ring(-0.8j, 0.2),
         [-0.6j, 0.9j],
         [-0.45 - 0.3j, 0.45 - 0.3j],
-        _curve(lambda t: 0.1j + 0.8 * np.exp(1j * t), 0.3, 2.84),
+        _bow(0.1j, 0.8, 0.3, 2.84),
     ],
     "cat": [
         _ring(0, 0.75),
@@ -229,7 +234,7 @@ def any_star(random: Random) -> list[Line]:
 def arc(random: Random) -> list[Line]:
     """Return a part of a ring, with its chord, its radii, a second arc or none of these."""
     first, span = random.uniform(0, 2 * np.pi), random.uniform(1.5, 4.9)  # no open zero
-    outer = _curve(lambda t: np.exp(1j * t), first, first + span)
+    outer = _bow(0, 1, first, first + span)
     inner = random.uniform(0.3, 0.8) * outer[::-1]
     ends = ([], outer[:1], [0, outer[0]], [*inner, outer[0]])
     return [np.append(outer, ends[random.randint(4)])]
@@ -304,49 +309,9 @@ def blob(random: Random) -> list[Line]:
     return [spline(np.linspace(0, corners, 80)) * _any_turn(random)]
 
 
-def band(random: Random) -> list[Line]:
-    """Return the outline of a band that runs to and fro, pointed at its ends or not."""
-    count = random.randint(3, 6)
-    y = np.linspace(-1, 1, count) + random.normal(0, 0.2, count)
-    left = np.where(np.arange(count) % 2, 1, -1) * random.uniform(0, 0.6, count) + 1j * y
-    right = left + random.uniform(0.2, 0.6) + 1j * random.uniform(-0.3, 0.3)
-    for end in (0, -1):
-        if random.rand() < 0.5:
-            right[end] = left[end]
-    return [np.concatenate([left, right[::-1], left[:1]]) * _any_turn(random)]
-
-
-def spike(random: Random) -> list[Line]:
-    """Return the outline of a band that has corners and narrows to a point, as sparks do."""
-    count = random.randint(3, 8)
-    y = np.sort(random.uniform(-1, 1, count)) + random.normal(0, 0.12, count)
-    middle = np.cumsum(random.uniform(0.4, 1.2, count) * (-1) ** np.arange(count))
-    middle = 0.5 * (middle - middle.mean()) + 1j * y - random.uniform(-0.4, 0.4) * y
-    wide = random.uniform(0.35, 0.9) * np.linspace(1, random.uniform(0, 0.3), count)
-    aside = np.exp(1j * random.uniform(-0.6, 0.6, count)) * wide
-    left, right = middle - aside / 2, middle + aside / 2
-    return [np.concatenate([left, right[::-1], left[:1]]) * _any_turn(random)]
-
-
-def scallops(random: Random) -> list[Line]:
-    """Return a closed line of round bumps or dents that meet in corners."""
-    count, deep = random.randint(3, 9), random.uniform(0.25, 0.5)
-    lean = random.uniform(0, 0.35)
-    angles = np.linspace(0, 2 * np.pi, 160)
-    bent = angles + lean * np.sin(angles + random.uniform(0, 6))  # bumps of unequal size
-    bumps = np.abs(np.sin(count * bent / 2 + random.uniform(0, 3)))
-    radii = 1 - deep * (bumps if random.rand() < 0.25 else 1 - bumps)
-    flat = random.uniform(0.55, 1)
-    line = radii * (np.cos(angles) + 1j * flat * np.sin(angles))
-    line[-1] = line[0]
-    if random.rand() < 0.3:  # on a straight line
-        line = line.real + 1j * np.minimum(line.imag, random.uniform(0, 0.4) * flat)
-    return [line * _any_turn(random)]
-
-
 def thing(random: Random) -> list[Line]:
     """Return a body with parts that hang on its outline, as drawings of things have."""
-    bodies = (polygon, blob, arc, any_star, band, lambda random: [_ring(0, 1)])
+    bodies = (polygon, blob, arc, any_star, lambda random: [_ring(0, 1)])
     body = [line * random.uniform(0.3, 0.7) for line in bodies[random.randint(len(bodies))](random)]
     outline, lines = body[0], [*body]
     turn, count = random.randint(len(outline)), random.randint(1, 7)
@@ -394,8 +359,14 @@ def hatching(random: Random) -> list[Line]:
     return [(x + slant * y + 1j * y) * _any_turn(random)]
 
 
-DOODLES = (doodle, thing, blob, band, spike, scallops, squiggle, hatching)
-FAMILIES = (polygon, any_star, arc, arrow, crossing, comb, wave, emblem, *DOODLES)
+DOODLES = (doodle, thing, blob, squiggle, hatching)
+# By family: how many are drawn for training.
+FAMILIES: dict[Callable[[Random], list[Line]], int] = {
+    **dict.fromkeys((polygon, any_star, arc, arrow, crossing, comb, wave), 1200),
+    **dict.fromkeys((squiggle, hatching), 1200),
+    **dict.fromkeys((doodle, blob, emblem), 2500),
+    thing: 6000,
+}
 
 # ------------------------------------------------------------------ digits of unusual forms
 

@@ -38,11 +38,6 @@ def stripes(size: Size, random: Random) -> np.ndarray:
     return 0.5 + np.sin(np.pi * x * random.uniform(3, 25)) * random.uniform(0.5, 4)
 
 
-def plaid(size: Size, random: Random) -> np.ndarray:
-    bands = [np.sin(np.pi * axis * random.uniform(3, 15)) > 0.3 for axis in _turned(size, random)]
-    return np.mean(bands, axis=0)
-
-
 def blobs(size: Size, random: Random) -> np.ndarray:
     return grain(size, random, random.uniform(5, 25)) > random.uniform(-0.5, 1)
 
@@ -166,18 +161,6 @@ def blossom(random: Random) -> Image.Image:
     return _lit(page, random)
 
 
-def tissue(random: Random) -> Image.Image:
-    """Cells and fibres under a microscope: spots around streaks, paler and darker by places."""
-    size = cast(random).size
-    first, second, third = random.rand(3, 3)
-    streaks = grain(size, random, (random.uniform(3, 20), random.uniform(1, 6)))
-    page = first + np.clip(streaks / 4 + 0.5, 0, 1)[..., None] * (second - first)
-    density = grain(size, random, min(size) / random.uniform(4, 12)) > random.uniform(-1, 1)
-    spots = grain(size, random, random.uniform(1.5, 6)) > random.uniform(0.5, 1.5)
-    page = np.where((spots & density)[..., None], third, page)
-    return _lit(np.clip(page, 0, 1), random)
-
-
 def tower(random: Random) -> Image.Image:
     """Something tall before a sky, with a part on its side, on a ground of other things."""
     page = np.ones((*cast(random).size, 3)) * random.rand(3)
@@ -221,12 +204,11 @@ def _lit(page: Page, random: Random) -> Image.Image:
 
 
 TRAINING = (
-    *map(_of_values, (noise, stripes, plaid, blobs)),
+    *map(_of_values, (noise, stripes, blobs)),
     leaves,
     things,
     round_thing,
     blossom,
-    tissue,
     tower,
 )
 UNSEEN = tuple(map(_of_values, (checkers, bricks, wood, clouds, cells, halftone)))
