@@ -311,7 +311,7 @@ def test_saving_after_an_epoch_is_due_by_number_or_best_metric(every, keep_best,
 
 
 def test_saving_after_an_error_is_due_if_chosen_or_stopped_by_a_signal():
-    """Who sends a signal means to resume later."""
+    """A signal means that the run is to resume later."""
     assert Saving().is_due_after_error(ValueError())
     assert not Saving(on_exception=False).is_due_after_error(ValueError())
     assert Saving(on_exception=False).is_due_after_error(StoppedError(15))

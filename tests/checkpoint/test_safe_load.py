@@ -329,7 +329,7 @@ HOSTILE = dict(_hostile())
 EVIL = HOSTILE["os.system, protocol 4"]
 
 
-# What this process is about to do, told by Python itself, while it reads a file. The hook stays.
+# Python's audit events of this process while it reads a file. The hook stays.
 _events = []
 _watched = False
 

@@ -38,7 +38,7 @@ def computed(result):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """What a program computes in one go and one process, by its name and number of shards."""
+    """Return a program's uninterrupted result in one process, by name and number of shards."""
     folder = tmp_path_factory.mktemp("unbroken")
 
     @functools.cache
