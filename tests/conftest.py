@@ -182,15 +182,9 @@ def run_of_processes(made_once, tool_in, tiny) -> Path:
 def run_of_fit(made_once) -> Path:
     """The run directory of a `fit` of 3 epochs; not to be changed.
 
-    It evaluates two splits of its own names, and steps become too long, so that the first
-    evaluation is the best.
+    It evaluates two splits of its own names, of which the first evaluation is the best.
     """
-    import paddle
-    from fit_rows import Points, train
-
-    def ever_worse(parameters):
-        schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
-        return paddle.optimizer.SGD(schedule, parameters)
+    from fit_rows import Points, ever_worse, train
 
     options = {"valid": {"near": Points(), "far": Points(12)}, "optimizer": ever_worse, "epochs": 3}
     options |= {"keep_epochs": True, "watch": 3, "figures": True}

@@ -32,7 +32,7 @@ from stateful_rows import STATEFUL
 from paddle_mnist import Callback, Mean, fit, is_rehearsal
 
 __all__ = ["CLASSES", "WIDTH"]  # of `small_nets`, for the tests that import them here
-EPOCHS, STOP_AT = 2, 7  # of 10 steps: inside the second epoch
+EPOCHS = 2  # of five steps each
 
 
 def sgd(parameters):
@@ -63,6 +63,12 @@ def lamb(parameters):
 def on_plateau(parameters):
     schedule = lr.ReduceOnPlateau(0.5, factor=0.5, patience=0, threshold=0.9)
     return paddle.optimizer.Momentum(schedule, parameters=parameters)
+
+
+def ever_worse(parameters):
+    """Steps that become too long, so that the first evaluation is the best."""
+    schedule = lr.PiecewiseDecay([5], [0.1, 8.0])
+    return paddle.optimizer.SGD(schedule, parameters)
 
 
 def two_losses(model, batch):
@@ -131,7 +137,7 @@ class ProgramError(Exception):
 
 
 class StopsAt(Callback):
-    """Calls `end` after a step of the training; give it as the last callback."""
+    """Calls `end` after a step of the training; one that stops it comes as the last callback."""
 
     def __init__(self, step, end):
         self.step, self.end = step, end
@@ -182,6 +188,13 @@ def bits(result):
         text = value.tobytes().hex() if isinstance(value, np.ndarray) else repr(value)
         digest.update(f"{name} {text}".encode())
     return {"weights": digest.hexdigest(), "metrics": dict(result.metrics), "state": state}
+
+
+def history(folder, tag):
+    """Return the steps and the values of a run's history with a tag."""
+    from paddle_mnist.plots.history import read_history, series
+
+    return series(read_history(folder / "metrics.jsonl"), tag)
 
 
 def stop():

@@ -8,7 +8,6 @@ signalled and killed. Tests of imports, of the start and of the interpreter's en
 import functools
 import multiprocessing
 import os
-import resource
 import runpy
 import signal
 import sys
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
-from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
+from subprocess import PIPE, STDOUT, CompletedProcess, TimeoutExpired
 from typing import Optional
 
 import numpy as np
@@ -43,8 +42,8 @@ def forks():
 class Popen:
     """A process that runs `python [-u] -c PROGRAM ...` or `python [-u] SCRIPT ...`; output as text.
 
-    stdout, stderr: PIPE or a descriptor; stderr may be STDOUT. limits: {a resource: soft and hard
-    limit}. SIGINT is not ignored, even where this process is a shell's background job.
+    stdout, stderr: PIPE or a descriptor; stderr may be STDOUT. SIGINT is not ignored, even where
+    this process is a shell's background job.
     """
 
     def __init__(
@@ -54,28 +53,16 @@ class Popen:
         env: Optional[Mapping[str, str]] = None,
         stdout: int = PIPE,
         stderr: int = PIPE,
-        input: str = "",
-        limits: Optional[Mapping[int, tuple[int, int]]] = None,
     ):
         self.args = [*map(str, command)]
         assert self.args[0] == sys.executable, "only Python is forked"
         self.stdout, out = _output(stdout)
         self.stderr, err = (None, out) if stderr == STDOUT else _output(stderr)
-        stdin, sent = forks().Pipe(duplex=False)
-        self._process = forks().Process(
-            target=_run,
-            args=(
-                self.args[1:],
-                str(cwd or os.getcwd()),
-                dict(os.environ if env is None else env),
-                (stdin, out, err),
-                limits or {},
-            ),
-        )
+        environment = dict(os.environ if env is None else env)
+        arguments = (self.args[1:], str(cwd or os.getcwd()), environment, (out, err))
+        self._process = forks().Process(target=_run, args=arguments)
         self._process.start()
-        with open(sent.fileno(), "w", closefd=False) as stream:
-            stream.write(input)
-        for end in {stdin, sent, out, err}:
+        for end in {out, err}:
             end.close()
         self.pid = self._process.pid
 
@@ -114,22 +101,14 @@ class Popen:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.wait()
-
-
-def run(command, timeout=None, check=False, **options) -> CompletedProcess:
+def run(command, timeout=None, **options) -> CompletedProcess:
     process = Popen(command, **options)
     try:
         out, err = process.communicate(timeout)
     except TimeoutExpired:
         process.kill()
         raise
-    if check and process.returncode:
-        raise CalledProcessError(process.returncode, process.args, out, err)
     return CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -154,12 +133,13 @@ def _output(wanted: int):
         return open(os.dup(reader.fileno()), encoding="utf-8"), writer
 
 
-def _run(argv, cwd, environment, streams, limits) -> None:
+def _run(argv, cwd, environment, streams) -> None:
     os.chdir(cwd)
     os.environ.update(environment)  # not cleared: Paddle has set OMP_NUM_THREADS there
     time.tzset()
     np.random.seed()  # Python and Paddle do so themselves
-    for descriptor, stream in enumerate(streams):
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for descriptor, stream in enumerate(streams, 1):
         os.dup2(stream.fileno(), descriptor)
     for stream in set(streams):
         stream.close()
@@ -168,8 +148,6 @@ def _run(argv, cwd, environment, streams, limits) -> None:
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stdout.reconfigure(line_buffering=unbuffered or sys.stdout.isatty())
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name, limit in limits.items():
-        resource.setrlimit(name, limit)
     multiprocessing.set_start_method(None, force=True)  # Python's default, not the one used here
     sys.argv = argv[1:] if argv[0] == "-u" else argv
     if sys.argv[0] == "-c":

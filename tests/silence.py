@@ -1,10 +1,10 @@
-"""What an ordinary training says: nothing, neither as a warning nor in a log."""
+"""Check that an ordinary training is silent: it neither warns nor logs a warning."""
 
 import contextlib
 import logging
 import warnings
 
-# What Paddle says itself, whoever trains: of BatchNorm, DataParallel and LookAhead.
+# Paddle's own warnings about BatchNorm, DataParallel and LookAhead.
 PADDLE_SAYS = (
     "we now always track global mean",
     "return to single-card operation",

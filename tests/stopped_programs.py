@@ -61,6 +61,14 @@ def draw_for_two_processes():
     ]
 
 
+def some(values, count):
+    """Return the values of a parameter: so many each time, all of them before a release."""
+    return [
+        *values[:count],
+        *(pytest.param(one, marks=pytest.mark.release) for one in values[count:]),
+    ]
+
+
 def call(example, output, *callbacks):
     """Train a program, or resume it, by the same call as before."""
     options = {"num_workers": example.workers, "grad_shards": example.shards}

@@ -9,12 +9,12 @@ import paddle
 import pytest
 from fit_rows import Points, ProgramError, StopsAt, arguments, bits, stop, train, with_dropout
 from paddle.nn import functional as F
+from test_options import Entry
 
 from paddle_mnist import (
     BatchLoader,
     MnistDataset,
     ResumableBatchSampler,
-    TrainConfig,
     evaluate_run,
     fit,
     load_data,
@@ -25,17 +25,6 @@ from paddle_mnist import (
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import plain
 from paddle_mnist.training.arguments import FitArguments
-
-
-class Entry:
-    """A path of another class than `pathlib.Path`, as `os.scandir` gives."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __fspath__(self):
-        return self.path
-
 
 # A value of each argument of `fit` that is a number, text or a list, in other forms. The options of
 # its groups: test_options.py.
@@ -64,19 +53,6 @@ def test_arguments_of_fit_are_kept_as_plain_values():
         for value in (expected, *others):
             kept = getattr(fit_arguments(**{name: value}), name)
             assert kept == expected and type(kept) is type(expected), (name, value)
-
-
-def test_paths_of_the_configuration_are_kept_as_text():
-    for name in ("data", "replay_data", "init_from", "incremental_from", "output"):
-        for path in (Path("a/b"), Entry("a/b")):
-            assert TrainConfig(**{name: path}).options[name] == "a/b", name
-
-
-@pytest.mark.parametrize("build", [TrainConfig, fit_arguments])
-@pytest.mark.parametrize("epochs", [np.float64(2.5), np.bool_(True), np.int64(-1)])
-def test_wrong_number_of_numpys_raises_as_a_plain_one(build, epochs):
-    with pytest.raises(ConfigError, match=f"epochs is {epochs.item()!r}; "):
-        build(epochs=epochs)
 
 
 def test_run_with_numpys_numbers_resumes_with_plain_ones(tmp_path):

@@ -68,13 +68,25 @@ def values_of(kind):
     return plains.get(kind, st.text("abc", min_size=1))
 
 
-NUMPYS = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_, tuple: np.array}
+class Entry:
+    """A path of another class than `pathlib.Path`, as `os.scandir` gives."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return self.path
+
+
+NUMPYS = {bool: np.bool_, int: np.int64, float: np.float64, tuple: np.array}
 
 
 def in_another_form(value):
-    """Return a value as callers of Python may have it: of NumPy, or a list."""
-    if isinstance(value, (str, tuple)) and random.random() < 0.5:
-        return PurePosixPath(value) if isinstance(value, str) else list(value)
+    """Return a value as callers of Python may have it: of NumPy, a path, or a list."""
+    if isinstance(value, str):
+        return random.choice([np.str_, PurePosixPath, Entry])(value)
+    if isinstance(value, tuple) and random.random() < 0.5:
+        return list(value)
     return value if value in (None, ()) else NUMPYS[type(value)](value)
 
 
@@ -241,6 +253,8 @@ WRONG = [
     ("loaves", 0, "0; expected int >= 1"),
     ("loaves", 2.5, "2.5; expected int, got float"),
     ("loaves", True, "True; expected int, got bool"),
+    ("loaves", np.float64(2.5), "2.5; expected int, got float"),
+    ("loaves", np.bool_(True), "True; expected int, got bool"),
     ("loaves", "many", "'many'; expected int, got str"),
     ("heat", math.nan, "nan; expected float > 0.0"),
     ("heat", math.inf, "inf; expected a finite number"),

@@ -55,7 +55,7 @@ class Training:
 
 
 class Gate:
-    """Holds whoever writes a checkpoint, ahead of the operations on the disk, until it is open."""
+    """Holds the writer of a checkpoint before each operation on the disk until it is open."""
 
     def __init__(self):
         self.reached, self.open = threading.Event(), threading.Event()

@@ -27,7 +27,6 @@ from paddle_mnist.train_state import TrainState
 OPTIMIZERS = {
     "SGD": paddle.optimizer.SGD,
     "Momentum": paddle.optimizer.Momentum,
-    "Adagrad": paddle.optimizer.Adagrad,
     "Adam": paddle.optimizer.Adam,
     "AdamW": paddle.optimizer.AdamW,
 }
@@ -97,54 +96,12 @@ def flip(path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
 
-def same(model, expected):
-    """Return whether two nets have the same weights, bit for bit, by their structured names."""
-    return all(
-        value.numpy().tobytes() == model.state_dict()[name].numpy().tobytes()
-        for name, value in expected.state_dict().items()
-    )
-
-
 @pytest.fixture
 def store(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints")
 
 
 # ------------------------------------------------------------------ contents
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_training_after_a_load_gives_the_same_bits_whatever_the_order_of_layers(store, optimizer):
-    """Paddle numbers layers as they are made, so that its own keys would be mixed up silently."""
-    unbroken, its_optimizer = trained(WIDTHS, range(6), optimizer=optimizer)
-    start = save(store, *trained(WIDTHS, range(3), optimizer=optimizer))
-    for order in (["first", "middle", "last"], ["middle", "last", "first"]):
-        widths = {name: WIDTHS[name] for name in order}
-        model, again = trained(widths, range(3, 6), start, optimizer)
-        assert same(model, unbroken), order
-        assert again.get_lr() == its_optimizer.get_lr()
-
-
-def test_files_of_a_checkpoint_are_read_by_plain_paddle(store):
-    model, optimizer = trained(WIDTHS, range(1))
-    path = save(store, model, optimizer).path
-    assert Net(**WIDTHS).set_state_dict(paddle.load(str(path.with_suffix(PARAMS)))) == ([], [])
-    state = paddle.load(str(path.with_suffix(OPTIMIZER)))
-    assert any("moment1" in key for key in state) and state["LR_Scheduler"]["last_epoch"] == 1
-
-
-def test_load_into_takes_any_name_of_a_checkpoint(store, tmp_path):
-    model, optimizer = trained(WIDTHS, range(1))
-    stem = save(store, model, optimizer).path.with_suffix("")
-    paddle.save(model.state_dict(), str(tmp_path / "bare.pdparams"))
-    names = [stem, str(stem), stem.with_suffix(PARAMS), stem.with_suffix(".json")]
-    for name in [*names, tmp_path / "bare.pdparams"]:
-        again = Net(**WIDTHS)
-        assert checkpoint.load_into(again, name) == ([], [], [])
-        assert same(again, model)
-    stem.with_suffix(PARAMS).write_bytes(b"")
-    with pytest.raises(CheckpointError, match="0 bytes"):
-        checkpoint.load(stem)
 
 
 def test_load_into_another_net_raises_with_a_diff_unless_not_strict():
@@ -225,28 +182,6 @@ def test_newest_is_by_step_and_best_by_metric_the_earliest_of_equals(store):
     assert store.newest().name == "mnist_epoch11" and store.best().name == "mnist_epoch9"
 
 
-def test_checkpoint_knows_the_bytes_of_its_files_and_whether_it_is_the_best(store):
-    commit(store, [0.5, 0.9])
-    scores = [[10, 0.5], [20, 0.9], [30, 0.7]]
-    store.commit("mnist_epoch2", BYTES, replace(state_of(3, 0.7), scores=scores))
-    newest = store.newest()
-    best = {one.step: one.is_best_of(newest) for one in store.all()}
-    assert best == {10: False, 20: True, 30: False}
-    assert not newest.is_best_of(None)
-    newest.path.with_suffix(OPTIMIZER).unlink()
-    assert newest.size == newest.path.stat().st_size + len(BYTES[PARAMS])
-
-
-def test_best_that_is_damaged_gives_the_next_best(store):
-    commit(store, [0.5, 0.9, 0.7])
-    (store.folder / "mnist_epoch1.pdopt").unlink()
-    assert store.best().name == "mnist_epoch2"
-    for epoch in (0, 2):
-        (store.folder / f"mnist_epoch{epoch}.pdopt").unlink()
-    with pytest.raises(CheckpointError, match="no evaluated checkpoint is valid"):
-        store.best()
-
-
 def test_prune_deletes_what_the_policy_drops_and_nothing_else(store):
     commit(store, [1.0, 0.5, 0.3, 0.2])
     for step, end in ((15, ""), (16, "_breakpoint")):
@@ -273,6 +208,10 @@ def test_prune_keeps_whole_checkpoints_in_place_of_damaged_ones(store):
         "mnist_epoch1.json",
         "mnist_epoch5.json",
     }
+    for epoch in (2, 4):
+        (store.folder / f"mnist_epoch{epoch}.pdopt").unlink()
+    with pytest.raises(CheckpointError, match="no evaluated checkpoint is valid"):
+        store.best()
 
 
 def test_prune_reads_only_files_that_changed_after_their_manifest(store):
@@ -372,7 +311,7 @@ def test_saving_after_an_epoch_is_due_by_number_or_best_metric(every, keep_best,
 
 
 def test_saving_after_an_error_is_due_if_chosen_or_stopped_by_a_signal():
-    """Who sends a signal means to resume later."""
+    """A signal means that the run is to resume later."""
     assert Saving().is_due_after_error(ValueError())
     assert not Saving(on_exception=False).is_due_after_error(ValueError())
     assert Saving(on_exception=False).is_due_after_error(StoppedError(15))
@@ -462,9 +401,7 @@ def test_training_keeps_its_best_checkpoints_and_the_newest(scores, mode, keep_b
         (NEWEST, [9]),
         (replace(NEWEST, keep_last=3), [7, 8, 9]),
         (replace(NEWEST, keep_epochs=True), [4, 8, 9]),
-        (replace(NEWEST, keep_best=True), [3, 9]),
         (replace(NEWEST, keep_best=2), [3, 8, 9]),
-        (replace(NEWEST, keep_best=9), [3, 5, 8, 9]),
         (replace(NEWEST, keep_breakpoints=True), [2, 9]),
         (replace(NEWEST, keep_every_minutes=4), [3, 7, 9]),
         (replace(KEEP_EPOCHS, keep_last=2, keep_every_minutes=4), [2, 3, 4, 7, 8, 9]),

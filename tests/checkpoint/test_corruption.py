@@ -187,7 +187,11 @@ def test_run_whose_checkpoints_are_all_damaged_raises_exit_4(folder):
         with pytest.raises(CheckpointError, match=r"no valid checkpoint.*set fresh") as caught:
             newest()
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
-    assert len(list((folder / "quarantine").iterdir())) == 2
+    quarantined = [path / path.name.removesuffix(".1") for path in folder.glob("quarantine/*")]
+    assert len(quarantined) == 2
+    for stem in quarantined:
+        with pytest.raises(CheckpointError, match=r"pdparams: .*SHA-256"):
+            load(stem)
 
 
 def test_read_manifest_of_a_future_format_raises(folder):

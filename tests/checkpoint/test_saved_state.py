@@ -77,7 +77,7 @@ def test_saved_state_writes_the_contents_of_paddle_save():
 
 
 def arrays_of(data: bytes):
-    """What `paddle.load` reads, tensors as arrays and their names, unless it counts them."""
+    """Return what `paddle.load` reads, tensors as arrays and their names, unless it counts them."""
 
     def plain(value):
         if isinstance(value, paddle.Tensor):

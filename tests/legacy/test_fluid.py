@@ -82,7 +82,7 @@ def test_save_inference_model_gives_its_chosen_outputs(tmp_path):
 
 
 def test_load_of_another_model_raises(tmp_path):
-    """Fluid loaded what happened to fit, and said nothing."""
+    """Fluid silently loaded what happened to fit."""
     other = paddle.nn.Layer()
     other.fc = paddle.nn.Linear(980, 11)
     fluid.save_params(tmp_path, MNIST())

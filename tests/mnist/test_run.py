@@ -144,14 +144,6 @@ def test_lost_checkpoints_exit_with_4_and_never_start_from_zero(train, trained, 
         assert part in train(expect=4).stderr
 
 
-def test_lost_or_damaged_result_is_written_again(train, trained, run_of_command):
-    for content in ("", '{"steps": 30}', '{"checkpoint": "mnist_epoch2"'):
-        (trained / "mnist.pdparams").unlink()
-        (trained / "result.json").write_text(content)
-        assert "lr " not in train().stdout
-        same_end(trained, run_of_command)
-
-
 def test_changed_command_exits_with_2_and_a_diff(train, trained, tmp_path):
     other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=9))
     error = train("--epochs", "4", "--seed", "5", "--data", other, expect=2).stderr
@@ -161,21 +153,6 @@ def test_changed_command_exits_with_2_and_a_diff(train, trained, tmp_path):
     assert all(way in error for way in ways)
     again = train("--log_every", "3")  # what does not decide the result may change
     assert "this run is finished" in again.stdout
-
-
-def test_override_changes_rate_and_epochs_of_a_run(train, tmp_path):
-    options = ("--lr_schedule", "constant", "--log_every", "1")
-    train(*options, "--epochs", "1", "--learning_rate", "0.01")
-    changed = (*options, "--epochs", "2", "--learning_rate", "0.002")
-    assert (
-        "purpose, override learning_rate\n"
-        in train(*changed, "--override", "epochs", expect=2).stderr
-    )
-    train(*changed, "--override", "learning_rate,epochs")
-    rates = [entry["value"] for entry in metrics(tmp_path / "run", "train/lr")]
-    assert rates == [0.01] * 10 + [0.002] * 10
-    other_steps = ("--epochs", "3", "--batch_size", "64", "--override", "epochs,batch_size")
-    assert "an epoch now has 5 steps" in train(*changed, *other_steps, expect=2).stderr
 
 
 def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):

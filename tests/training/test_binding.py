@@ -9,14 +9,13 @@ import numpy as np
 import paddle
 import pytest
 import yaml
-from fit_rows import Points, ProgramError, StopsAt, perceptron, stop, train
+from fit_rows import Points, ProgramError, StopsAt, history, perceptron, stop, train
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
 
 from paddle_mnist import Callback, Gathered, Mean
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.plots.history import read_history, series
 
 optim = paddle.optimizer
 ROW = "SGD with clipping"
@@ -186,12 +185,14 @@ def test_fit_overridden_values_are_used_and_then_compared(tmp_path):
     longer = {"epochs": 3, "optimizer": slower}
     result = train(ROW, tmp_path, override="epochs,optimizer", **longer)
     assert (result.stopped, result.epochs) == ("finished", 3)
-    _, rates = series(read_history(tmp_path / "metrics.jsonl"), "train/lr")
+    _, rates = history(tmp_path, "train/lr")
     assert (rates[0], rates[-1]) == pytest.approx((0.1, 0.05))
     assert train(ROW, tmp_path, **longer).stopped == "already finished"
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError, match="on purpose, override optimizer") as refusal:
         train(ROW, tmp_path, epochs=3)
     assert names_in(refusal) == ["optimizer.learning_rate"]
+    with pytest.raises(ConfigError, match="an epoch now has 9 steps"):
+        train(ROW, tmp_path, **{**longer, "epochs": 4}, batch_size=4, override="batch_size,epochs")
 
 
 class Marked(list):

@@ -10,7 +10,18 @@ import shutil
 import paddle
 import pytest
 from conftest import ROOT
-from fit_rows import SAMPLES, Points, ProgramError, StopsAt, arguments, bits, stop, train
+from fit_rows import (
+    SAMPLES,
+    Points,
+    ProgramError,
+    StopsAt,
+    arguments,
+    bits,
+    ever_worse,
+    history,
+    stop,
+    train,
+)
 from paddle.nn import functional as F
 
 from paddle_mnist import (
@@ -26,7 +37,7 @@ from paddle_mnist import (
     is_rehearsal,
 )
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.plots.history import read_history, series
+from paddle_mnist.plots.history import read_history
 
 ROW = "SGD with clipping"  # five steps an epoch
 ATTRIBUTES = ("ends_with_best", "log_every", "options")
@@ -36,10 +47,6 @@ IN_A_RUN = """
     before_first_step profiler should_stop on_epoch_start after_step write after_epoch
     after_last_step final_metrics result_entries summary after_training close
 """.split()
-
-
-def history(folder, tag):
-    return series(read_history(folder / "metrics.jsonl"), tag)
 
 
 def test_callbacks_page_lists_the_methods_in_the_order_of_their_calls():
@@ -223,12 +230,6 @@ class StopsAfter(Callback):
         self.seen = state["seen"]
 
 
-def ever_worse(parameters):
-    """Steps that become too long, so that the first evaluation is the best."""
-    schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
-    return paddle.optimizer.SGD(schedule, parameters)
-
-
 WORSE = {"epochs": 9, "optimizer": ever_worse}
 
 
@@ -280,13 +281,12 @@ class Pretrained(Callback):
             parameter.set_value(paddle.full_like(parameter, 0.1))
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_weights_set_before_training_resume_as_they_were_trained(ema, tmp_path):
-    unbroken = train(ROW, tmp_path / "whole", callbacks=[Pretrained()], ema=ema)
+def test_weights_set_before_training_resume_as_they_were_trained(tmp_path):
+    unbroken = train("EMA", tmp_path / "whole", callbacks=[Pretrained()])
     with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "run", callbacks=[Pretrained(), StopsAt(7, stop)], ema=ema)
-    assert bits(train(ROW, tmp_path / "run", callbacks=[Pretrained()], ema=ema)) == bits(unbroken)
-    with_other_weights = train(ROW, tmp_path / "plain", ema=ema)
+        train("EMA", tmp_path / "run", callbacks=[Pretrained(), StopsAt(7, stop)])
+    assert bits(train("EMA", tmp_path / "run", callbacks=[Pretrained()])) == bits(unbroken)
+    with_other_weights = train("EMA", tmp_path / "plain")
     assert bits(with_other_weights)["weights"] != bits(unbroken)["weights"]
 
 
@@ -316,8 +316,15 @@ class Anchor(Callback):
         return F.cross_entropy(outputs, labels) + sum(far)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "tensors", "teacher"])
-@pytest.mark.parametrize("start", [None, "other", "weights.pdparams"])
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (None, "tensors"),
+        ("other", "teacher"),
+        ("weights.pdparams", "arrays"),
+        *(pytest.param("other", kind, marks=pytest.mark.release) for kind in ("arrays", "tensors")),
+    ],
+)
 def test_values_taken_before_training_from_the_weights_resume(start, kind, tmp_path):
     """Those of another run, too, which a resume does not load again; what is of a process, not."""
 

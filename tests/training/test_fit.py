@@ -17,6 +17,7 @@ from fit_rows import (
     TextNet,
     Texts,
     bits,
+    history,
     momentum,
     on_plateau,
     perceptron,
@@ -26,11 +27,11 @@ from fit_rows import (
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
+from stateful_rows import CenterLoss
 
 from paddle_mnist import Callback, Loading, ResumableBatchSampler
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
-from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"
 
@@ -38,10 +39,6 @@ ROW = "SGD with clipping"
 def kept(folder):
     """Return the names of the checkpoints of a run."""
     return {path.stem for path in folder.glob("checkpoints/*.json")}
-
-
-def history(folder, tag):
-    return series(read_history(folder / "metrics.jsonl"), tag)
 
 
 def test_fit_finished_run_returns_its_result_and_rebuilds_lost_files(tmp_path, lines):
@@ -373,21 +370,26 @@ def test_fit_leaves_the_callers_generators_alone(tmp_path):
 
 def test_fit_objects_train_from_their_own_weights_and_have_the_final_ones(tmp_path, lines):
     def train_objects(*callbacks):
-        model = perceptron()
-        optimizer = momentum(model.parameters())
-        options = {"model": model, "optimizer": optimizer, "keep_last": 9, "callbacks": callbacks}
+        model, loss = perceptron(), CenterLoss()
+        optimizer = momentum([*model.parameters(), *loss.parameters()])
+        options = {"model": model, "loss": loss, "optimizer": optimizer, "keep_last": 9}
         initial = model[0].weight.numpy().tolist()
         result = None
         with contextlib.suppress(ProgramError):
-            result = train(ROW, tmp_path, **options)
+            result = train(ROW, tmp_path, callbacks=callbacks, **options)
+        centers.append(loss.centers.numpy())
         return initial, result, {name: value.numpy() for name, value in model.state_dict().items()}
 
+    centers = [CenterLoss().centers.numpy()]
     initial, _, _ = train_objects(StopsAt(3, stop))
     for ending in ("finished", "already finished"):  # with other weights, which are replaced
         _, result, values = train_objects()
         assert result.stopped == ending
         saved = load(result.weights)
         assert all((saved[name] == value).all() for name, value in values.items())
+    first, stopped, *final = centers
+    assert np.abs(stopped - first).max() > 1e-3 and np.abs(final[0] - stopped).max() > 1e-3
+    np.testing.assert_array_equal(*final)
     first = load(tmp_path / "checkpoints/model_epoch0_step0")
     assert first["0.weight"].tolist() == initial
     line = "the model is an instance: its weights were initialized before fit seeded"

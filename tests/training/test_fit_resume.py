@@ -8,7 +8,7 @@ import itertools
 
 import paddle
 import pytest
-from fit_rows import REFUSED_DIVIDED, WIDTH, ProgramError, StopsAt, bits, stop, train
+from fit_rows import REFUSED_DIVIDED, WIDTH, ProgramError, StopsAt, adam, bits, stop, train
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
@@ -20,6 +20,7 @@ from stopped_programs import (
     draw_examples,
     draw_for_two_processes,
     in_two_processes,
+    some,
     stop_example,
 )
 
@@ -27,12 +28,6 @@ from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.plots.history import read_history, series
 
 EXAMPLES, OF_TWO = draw_examples(), draw_for_two_processes()
-
-
-def some(name, values, count):
-    """Return the parameters of a test: so many each time, all of them before a release."""
-    others = [pytest.param(one, marks=pytest.mark.release) for one in values[count:]]
-    return pytest.mark.parametrize(name, [*values[:count], *others], ids=str)
 
 
 def computed(result):
@@ -43,7 +38,7 @@ def computed(result):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """What a program computes in one go and one process, by its name and number of shards."""
+    """Return a program's uninterrupted result in one process, by name and number of shards."""
     folder = tmp_path_factory.mktemp("unbroken")
 
     @functools.cache
@@ -53,7 +48,7 @@ def unbroken(tmp_path_factory):
     return train_once
 
 
-@some("example", EXAMPLES, 40)
+@pytest.mark.parametrize("example", some(EXAMPLES, 40), ids=str)
 def test_program_stopped_anywhere_resumes_to_the_same_bits(example, tmp_path, unbroken):
     allowed = ["the result may depend on the number of shards"] if example.shards else []
     with silent(*allowed):
@@ -84,7 +79,7 @@ def two_processes(tmp_path_factory):
 
 
 @pytest.mark.slow
-@some("example", OF_TWO, 8)
+@pytest.mark.parametrize("example", some(OF_TWO, 8), ids=str)
 def test_program_stopped_in_two_processes_resumes_to_the_bits_of_one(
     example, two_processes, unbroken
 ):
@@ -128,7 +123,8 @@ class InTurn(nn.Layer):
 
 
 def test_layers_made_in_another_order_resume_to_the_same_bits(tmp_path):
-    options = {"model": InTurn}
+    """Paddle numbers layers as they are made: by its own keys, moments would be mixed up."""
+    options = {"model": InTurn, "optimizer": adam}
     unbroken = train("dropout", tmp_path / "unbroken", **options)
     with pytest.raises(ProgramError):
         train("dropout", tmp_path / "run", callbacks=[StopsAt(3, stop)], **options)
@@ -165,8 +161,11 @@ OPTIMIZERS = {
 }
 
 
+KNOWN = [name for name in OPTIMIZERS if hasattr(paddle.optimizer, name)]
+
+
 @pytest.mark.filterwarnings("error:There are some unused values")
-@some("name", [name for name in OPTIMIZERS if hasattr(paddle.optimizer, name)], 2)
+@pytest.mark.parametrize("name", some(KNOWN, 2))
 def test_optimizer_and_schedule_stopped_twice_resume_to_the_same_bits(name, tmp_path):
     options, schedule = OPTIMIZERS[name]
 

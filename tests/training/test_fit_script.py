@@ -117,18 +117,6 @@ def test_workers_of_a_killed_script_hold_no_lock(tmp_path, unbroken):
     assert same_weights(tmp_path / "run", unbroken)
 
 
-@pytest.mark.slow
-def test_supervised_script_is_restarted_to_the_same_bits(tmp_path, unbroken):
-    words = [tmp_path / "run", SCRIPT, tmp_path / "run", "4:SIGKILL", "8:SIGKILL"]
-    command = [sys.executable, ROOT / "tools" / "supervise.py", "--max-restarts", "2", *words]
-    done = forked.run(command, cwd=tmp_path, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    output = done.stdout + done.stderr
-    assert "the training ended with SIGKILL at step 3; restart 1 of 2" in output
-    assert "the training ended with SIGKILL at step 6; restart 2 of 2" in output
-    assert same_weights(tmp_path / "run", unbroken)
-
-
 def test_supervise_without_a_script_names_the_missing_file(tool):
     refused = tool("supervise", "run", "missing.py", expect=2)
     assert "missing.py: no such script; expected the path of a Python program" in refused.stderr

@@ -6,7 +6,6 @@ import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop, train
 
 from paddle_mnist.checkpoint.manifest import checksum
-from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError
 
 ROW = "BatchNorm"
@@ -50,19 +49,3 @@ def test_run_of_a_former_fit_resumes_to_the_same_bits(tmp_path, lines):
     assert len([line for line in lines() if "seeds random numbers" in line]) == 1
     rewrite(tmp_path / "run", as_in_version_0_2)
     assert train(ROW, tmp_path / "run", must_match=COMPARED).stopped == "already finished"
-
-
-def test_run_that_kept_its_best_checkpoint_resumes_and_keeps_two(tmp_path):
-    """As version 0.2 wrote it, with a truth value."""
-    options = {"epochs": 4, "keep_last": 1, "save_every_epochs": 0}
-    with pytest.raises(ProgramError):
-        train(ROW, tmp_path, keep_best=True, callbacks=[StopsAt(7, stop)], **options)
-    config = tmp_path / "config.yaml"
-    assert "keep_best: 1\n" in config.read_text()
-    config.write_text(config.read_text().replace("keep_best: 1", "keep_best: true"))
-    assert train(ROW, tmp_path, keep_best=2, **options).stopped == "finished"
-    checkpoints = RunDirectory(tmp_path).checkpoints.all()
-    state = checkpoints[-1].state
-    best = {step for step, _ in state.best_scores(2)}
-    assert len(state.scores) == 4 and len(best) == 2
-    assert {checkpoint.step for checkpoint in checkpoints} == {*best, state.step}

@@ -24,6 +24,7 @@ from hiding_places import (
 )
 from paddle.nn import functional as F
 from silence import silent
+from stopped_programs import some
 from usual_programs import PROGRAMS
 
 from paddle_mnist import Callback, fit, is_rehearsal
@@ -91,12 +92,6 @@ def draw_examples(is_late, rounds):
     return examples
 
 
-def some(examples, count):
-    """Return so many examples for each run of the tests, and the others for a release."""
-    others = [pytest.param(one, marks=pytest.mark.release) for one in examples[count:]]
-    return [*examples[:count], *others]
-
-
 class Clock(Callback):
     """Knows whether it is time for the state to change, and whether it has changed before."""
 
@@ -111,17 +106,6 @@ class Clock(Callback):
 
     def after_epoch(self, view):
         self.is_on &= self.time != IN_EVALUATION
-
-
-class Late(Callback):
-    """Calls a function after a step of the training, but not of its rehearsal."""
-
-    def __init__(self, step, function):
-        self.step, self.function = step, function
-
-    def after_step(self, view):
-        if view.step == self.step and not is_rehearsal():
-            self.function()
 
 
 def build(example):
@@ -211,8 +195,7 @@ def test_number_in_the_place_of_an_object_warns_by_name_and_resumes(tmp_path, li
             step.hidden = 0.5
 
         step.hidden = Inside()
-        replacing = Late(8, replace)
-        return base(step=step, loss=None, callbacks=[replacing])
+        return base(step=step, loss=None, callbacks=[StopsAt(8, replace)])
 
     with pytest.raises(ProgramError):
         train(tmp_path, build, StopsAt(10, stop))

@@ -5,9 +5,7 @@ import runpy
 import mlflow
 import pytest
 from conftest import ROOT
-from fit_rows import ProgramError, StopsAt, stop, train
-
-from paddle_mnist.plots.history import read_history, series
+from fit_rows import ProgramError, StopsAt, history, stop, train
 
 ROW = "SGD with clipping"  # five steps an epoch
 
@@ -35,7 +33,6 @@ def test_mlflow_logger_of_a_resumed_training_continues_its_run(tmp_path, client)
     train(ROW, tmp_path / "run", callbacks=[logger()], **options)
     (run,) = client.search_runs(["0"])
     assert run.info.status == "FINISHED" and run.data.params["batch_size"] == "8"
-    history = read_history(tmp_path / "run/metrics.jsonl")
     for tag in ("train/loss", "valid/loss"):
         logged = {(one.step, one.value) for one in client.get_metric_history(run.info.run_id, tag)}
-        assert logged == {*zip(*series(history, tag))}
+        assert logged == {*zip(*history(tmp_path / "run", tag))}

@@ -11,7 +11,7 @@ from fit_rows import ProgramError, StopsAt, bits, perceptron, stop, train
 from paddle import nn
 
 from paddle_mnist import load_model
-from paddle_mnist.checkpoint import load
+from paddle_mnist.checkpoint import load, load_into
 from paddle_mnist.checkpoint.manifest import DATA_SUFFIXES
 from paddle_mnist.errors import ConfigError
 
@@ -48,7 +48,9 @@ def test_named_run_resumes_to_the_same_bits_and_is_loaded_by_every_path(run, pla
     expected = load(plain.weights)
     paths = [output, result.weights, checkpoint, f"{checkpoint}.json", f"{checkpoint}.pdparams"]
     for path in paths:
+        assert load_into(net := perceptron(), path) == ([], [], [])
         weights = load_model(path, perceptron).state_dict()
+        assert all((weights[key] == value).all() for key, value in net.state_dict().items())
         assert all(np.array_equal(value, expected[key]) for key, value in weights.items())
     assert load_model("best", perceptron, run=output)
 

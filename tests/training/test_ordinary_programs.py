@@ -313,7 +313,7 @@ def files_opened_by_worker_processes():
 
 
 class Lines(paddle.io.IterableDataset):
-    """Reads a file line by line, in random order within a buffer; is told the epoch."""
+    """Reads a file line by line, in random order within a buffer; has `set_epoch`."""
 
     def __init__(self):
         self.epoch = 0

@@ -213,15 +213,3 @@ def test_fit_step_may_train_a_layer_by_an_optimizer_in_state(tmp_path):
     values = with_step(step, model=model, optimizer=optimizer, state={"second": second})
     assert call(tmp_path, values).stopped == "finished"
     assert np.abs(model[-1].weight.numpy() - before).max() > 1e-3
-
-
-def test_fit_parameters_of_a_loss_are_trained_and_loaded_again(tmp_path):
-    """After a resume the loss's parameters are those that were trained, not the initial ones."""
-    initial, trained = CenterLoss().centers.numpy(), []
-    for _ in range(2):  # the second call finds the run finished
-        model, loss = perceptron(), CenterLoss()
-        optimizer = momentum([*model.parameters(), *loss.parameters()])
-        call(tmp_path, {"model": model, "loss": loss, "optimizer": optimizer})
-        trained.append(loss.centers.numpy())
-    assert np.abs(trained[0] - initial).max() > 1e-3
-    np.testing.assert_array_equal(*trained)

@@ -98,7 +98,7 @@ def make(folder, model=None, optimizer=None, **options):
 
 
 class Recorder(Observer):
-    """A writer and observer that keeps what it is told."""
+    """A writer and observer that keeps the values it receives."""
 
     def __init__(self):
         self.written, self.steps = [], []
