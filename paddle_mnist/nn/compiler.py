@@ -72,24 +72,25 @@ class _NoOverlap(compiler.Compiler):
 
 def compiled(function: Callable[..., Any]) -> Loop:
     """Decorate a function to be compiled; its arrays must not overlap."""
-    loop: Loop = numba.njit(_unique(function), pipeline_class=_NoOverlap, **OPTIONS)
+    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **OPTIONS)
     return loop
 
 
 def inlined(function: Callable[..., Any]) -> Loop:
     """Decorate a function to become part of its callers, which takes less time to compile."""
-    loop: Loop = numba.njit(_unique(function), inline="always", _nrt=False)
+    loop: Loop = numba.njit(unique(function), inline="always", _nrt=False)
     return loop
 
 
-def _unique(function: Function) -> Function:
+def unique(function: Function) -> Function:
     """Make a function's name unique by a hash of the constants it is closed over.
 
     Of two functions of one name the linker keeps one, and names are otherwise unique only within
     the process that compiles them, not among the files that a process loads.
     """
     contents = [cell.cell_contents for cell in function.__closure__ or ()]
-    names = [value.py_func.__qualname__ if callable(value) else repr(value) for value in contents]
+    functions = [getattr(value, "py_func", value) for value in contents]
+    names = [value.__qualname__ if callable(value) else repr(value) for value in functions]
     digest = hashlib.sha256(json.dumps([function.__qualname__, *names]).encode()).hexdigest()
     function.__qualname__ += f"_{digest[:16]}"
     return function

@@ -11,13 +11,14 @@ are. Frameworks multiply these zeros; here each value that is there is visited, 
 - gradient of the kernels: a gradient g of output o adds g * (the K x K inputs around it) to that of
   kernel[o] (`add_windows_loop`).
 
-What is to be visited is listed first, pixel by pixel or output by output. Images are kept channels
-last, so that a row of a kernel or a window is one run of contiguous floats, and four of them are
-added at a time, so that each sum is loaded and stored once for four products.
+What is to be visited is listed first, row by row or output by output. Images are kept channels
+last, so that a row of a kernel or a window is one run of contiguous floats. One loop computes all
+of these sums (`add_products_loop`): it loads a run of sums into registers, adds the products of a
+whole list, and stores it once. Each sum has its products added in the order of the image.
 
 numba compiles the loops for the sizes at hand, which are constants in them. What makes LLVM
-vectorize them: indexes are unsigned (a signed one might be negative, which is looked at each time),
-inner loops have a constant number of steps, a multiple of `lanes`, and arrays do not overlap
+vectorize the others: indexes are unsigned (a signed one might be negative, which is looked at each
+time), inner loops have a constant number of steps, and arrays do not overlap
 (`paddle_mnist.nn.compiler`).
 
 Once an image has a value that is not finite, its zeros are visited too, and so are the gradients of
@@ -25,15 +26,18 @@ Once an image has a value that is not finite, its zeros are visited too, and so 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import astuple
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import float64, uint64
+from llvmlite import ir
+from numba import float64, types, uint64
+from numba.extending import intrinsic
 
-from paddle_mnist.nn.compiler import Loop, compiled, inlined
+from paddle_mnist.nn.compiler import Loop, compiled, inlined, processor, unique
 from paddle_mnist.nn.layout import (
     BlockSizes,
     FeatureMap,
@@ -44,6 +48,7 @@ from paddle_mnist.nn.layout import (
     round_up,
 )
 
+MAX_KERNELS = 12288  # floats that mostly stay in a cache of 32 KiB
 ZERO, NAN = np.float32(0), np.float32("nan")
 ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
 
@@ -51,38 +56,43 @@ ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
 class Workspace(NamedTuple):
     """One thread's arrays for intermediate results of one image.
 
-    counts, channels, values: of each pixel, how many of its values are visited, and of these the
-    channels and the values. ends, places, amounts: of each output, where its list ends, and of the
-    gradients to be visited the windows and the amounts.
+    starts, places, values: of each row, where the values of each of its pixels start in the list,
+    and of these values the places of the kernels and the values. ends, windows, amounts: of each
+    output, where its list ends, and of the gradients in it the windows and the amounts.
     """
 
     target: Floats  # sums of the convolution, before the pooling; the logits
     gradients: Floats  # of the inputs of each block and of the features
-    counts: npt.NDArray[np.uint16]
-    channels: npt.NDArray[np.uint16]
+    starts: npt.NDArray[np.uint64]
+    places: npt.NDArray[np.uint64]
     values: Floats
     ends: npt.NDArray[np.uint64]
-    places: npt.NDArray[np.uint64]
+    windows: npt.NDArray[np.uint64]
     amounts: Floats
 
 
 def new_workspace(net: Net) -> Workspace:
     """Return a thread's arrays."""
-    listed = [stored for block in net.blocks for stored in (block.inputs, block.unpooled)]
-    pixels = max(stored.height * stored.width for stored in listed)
-    values = max(stored.height * stored.width * stored.channels for stored in listed)
-    by_output = max(block.outputs * block.capacity for block in net.blocks)
+    listed = [(stored, b.kernel) for b in net.blocks for stored in (b.inputs, b.unpooled)]
+    starts = max(stored.height * starts_of(stored, kernel) for stored, kernel in listed)
+    values = max(stored.height * stored.width * stored.channels for stored, _ in listed) + 1
+    by_output = max(block.outputs * block.pooled_size for block in net.blocks) + 1
     targets = max(round_up(net.classes or 0), *(block.sums.size for block in net.blocks))
     return Workspace(
         target=aligned_zeros((targets,), np.float32),
         gradients=aligned_zeros((net.gradients.size,), np.float32),
-        counts=aligned_zeros((pixels,), np.uint16),
-        channels=aligned_zeros((values,), np.uint16),
+        starts=aligned_zeros((starts,), np.uint64),
+        places=aligned_zeros((values,), np.uint64),
         values=aligned_zeros((values,), np.float32),
         ends=aligned_zeros((max(block.outputs for block in net.blocks),), np.uint64),
-        places=aligned_zeros((max(by_output, values),), np.uint64),
+        windows=aligned_zeros((by_output,), np.uint64),
         amounts=aligned_zeros((by_output,), np.float32),
     )
+
+
+def starts_of(listed: FeatureMap, kernel: int) -> int:
+    """Return how many starts a row's list has: of its pixels, and of those beyond its ends."""
+    return listed.width + 2 * kernel - 1
 
 
 # ------------------------------------------------------------------ the whole net
@@ -152,8 +162,8 @@ def load_loop(net: Net) -> Loop:
     padding, kernel = uint64(block.padding), uint64(block.kernel)
     step, row = uint64(windows.pixel_step), uint64(windows.row_step)
     last_row = uint64(block.unpooled.height)
-    _, sums_row, sums_stride, *_ = places_of(block.sums)
-    by_pixel, has_other = not has_few_channels(net), not_finite_loop(height * width * channels)
+    has_other = not_finite_loop(height * width * channels)
+    list_image = list_inputs_loop(block, uint64(0), width, ONE, height * width)
 
     @inlined
     def store_pixel(inputs, y, x, c, value):
@@ -167,26 +177,15 @@ def load_loop(net: Net) -> Loop:
 
     @inlined
     def load(image, kept, skipped, work):
-        inputs, end = kept[part], uint64(0)
-        if has_other(image):
-            skipped = NAN
+        inputs = kept[part]
         for y in range(height):
             for x in range(width):
-                pixel = y * width + x
-                if by_pixel:
-                    end = pixel * channels
                 for c in range(channels):
                     value = image[(c * height + y) * width + x]
                     store_pixel(inputs, y + padding, x + padding, c, value)
-                    work.channels[end] = c
-                    work.values[end] = value
-                    if not by_pixel:
-                        work.places[end] = y * sums_row + x * sums_stride
-                    end += uint64(value != skipped)
-                if by_pixel:
-                    work.counts[pixel] = end - pixel * channels
-        if not by_pixel:
-            work.ends[0] = end
+        if has_other(image):
+            skipped = NAN
+        list_image(image, skipped, work)
         return skipped
 
     return load
@@ -208,7 +207,7 @@ def not_finite_loop(size: uint64) -> Loop:
 def image_gradient_loop(net: Net) -> Loop:
     """Return a function that writes the gradient of an image, channels first."""
     part, has_gradient = net.gradients.parts["inputs0"], net.input_gradient
-    origin, row, stride, height, width, channels = places_of(net.maps[0])
+    origin, row, stride, height, width, channels = places_of(net.gradient_maps[0])
 
     @inlined
     def write(gradients, image_gradient):
@@ -232,13 +231,10 @@ def block_forward(net: Net, number: int) -> Loop:
     inputs, outputs = net.kept.parts[f"inputs{number}"], net.kept.parts[f"inputs{number + 1}"]
     kernels, bias = net.weights.parts[f"forward{number}"], net.weights.parts[f"bias{number}"]
     winners_part = net.winners.parts[f"winners{number}"]
-    list_inputs = list_inputs_loop(block.inputs)
+    first, row, stride, *_ = places_of(block.inputs)
+    list_inputs = list_inputs_loop(block, first, row, stride, ONE)
     is_listed = number == 0
-    scatter = (
-        scatter_singly_loop(block)
-        if is_listed and has_few_channels(net)
-        else scatter_loop(block.inputs, block.kernel, block.sums)
-    )
+    scatter = scatter_loop(block.inputs, block.kernel, block.sums, block.pooled_columns)
     pool = pool_loop(block, net.maps[number + 1])
 
     @inlined
@@ -263,7 +259,9 @@ def block_backward(net: Net, number: int) -> Loop:
     rows = net.weights.parts[f"backward{number}" if has_input_gradient else f"bias{number}"]
     list_gradients = list_gradients_loop(net, number)
     add_windows = add_windows_loop(block, net.windows[number])
-    scatter = scatter_loop(block.unpooled, block.kernel, block.inputs)
+    list_rows = list_rows_loop(net, number)
+    columns = range(block.padding, block.padding + block.width)
+    scatter = scatter_loop(block.unpooled, block.kernel, net.gradient_maps[number], columns)
 
     @inlined
     def backward(kept, winners, skipped, weights, sums, work):
@@ -271,6 +269,7 @@ def block_backward(net: Net, number: int) -> Loop:
         list_gradients(gradients, pooled, winners[winners_part], skipped, sums[bias_sums], work)
         add_windows(kept[inputs.start :], work, sums[kernel_sums])
         if has_input_gradient:
+            list_rows(gradients, winners[winners_part], skipped, work)
             scatter(work, weights[rows], work.gradients[input_gradients.start :])
 
     return backward
@@ -288,103 +287,70 @@ def places_of(stored: FeatureMap) -> tuple[uint64, ...]:
     return tuple(map(uint64, place + shape))
 
 
-def list_inputs_loop(inputs: FeatureMap) -> Loop:
-    """Return a function that lists each pixel's values that are not zero."""
-    origin, row, stride, height, width, number = places_of(inputs)
+def list_inputs_loop(
+    block: BlockSizes, first: uint64, row: uint64, stride: uint64, plane: uint64
+) -> Loop:
+    """Return a function that lists the inputs that are not zero, row by row.
+
+    first, row, stride, plane: where these are: of the first, and floats to the next row, pixel and
+    channel.
+    """
+    _, _, _, height, width, channels = places_of(block.inputs)
+    count, around = uint64(starts_of(block.inputs, block.kernel)), uint64(block.kernel - 1)
+    step = uint64(block.sums.taps_size(block.kernel))
 
     @compiled
-    def list_inputs(stored, skipped, work):
+    def list_inputs(inputs, skipped, work):
+        end = uint64(0)
         for y in range(height):
+            at = y * count
+            for k in range(around):
+                work.starts[at + k] = end
             for x in range(width):
-                pixel = y * width + x
-                at, begin = origin + y * row + x * stride, pixel * number
-                end = begin
-                for c in range(number):
-                    value = stored[at + c]
-                    work.channels[end] = c
+                work.starts[at + around + x] = end
+                for c in range(channels):
+                    value = inputs[first + y * row + x * stride + c * plane]
+                    work.places[end] = (c - x * channels) * step
                     work.values[end] = value
                     end += uint64(value != skipped)
-                work.counts[pixel] = end - begin
+            for k in range(around + ONE):
+                work.starts[at + around + width + k] = end
 
     return list_inputs
 
 
-def has_few_channels(net: Net) -> bool:
-    """Return whether the images' values are too few in a pixel to be added four at a time.
-
-    They are then listed in one list for the whole image, with their places among the sums, so that
-    no time is spent on pixels without any.
-    """
-    return net.blocks[0].channels < 4
-
-
-def scatter_singly_loop(block: BlockSizes) -> Loop:
-    """Return what `scatter_loop` does for the images' values, if these `has_few_channels`."""
-    kernel_rows, target_row, size, number = map(
-        uint64, (block.kernel, block.sums.row, block.sums.size, block.channels)
-    )
-    row_size, has_one_channel = uint64(block.kernel * block.sums.stride), block.channels == 1
-
-    @compiled
-    def scatter(work, kernels, sums):
-        """sums[place + r * row] += value * kernels[r, channel], of each value."""
-        for k in range(size):
-            sums[k] = ZERO
-        for r in range(kernel_rows):
-            for j in range(work.ends[0]):
-                at, value = work.places[j] + r * target_row, work.values[j]
-                a = r * number * row_size
-                if not has_one_channel:
-                    a += uint64(work.channels[j]) * row_size
-                for k in range(row_size):
-                    sums[at + k] += value * kernels[a + k]
-
-    return scatter
-
-
-def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap) -> Loop:
+def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap, columns: range) -> Loop:
     """Return a function that adds each listed value's part to the K x K pixels that it reaches.
 
-    listed: what the values are of. target: of the sums.
+    listed: what the values are of. target: of the sums, a map by columns. columns: those needed.
+
+    The sums of K pixels, one below the other, stay in registers while all values of a row that
+    reach them are added. If the kernels do not fit into the cache, only those in one column of a
+    window.
     """
-    _, _, _, rows, columns, number = places_of(listed)
-    _, target_row, target_stride, *_ = places_of(target)
-    kernel_rows, row_size, size = map(uint64, (kernel, kernel * target.stride, target.size))
+    rows, channels, taps = map(uint64, (listed.height, listed.channels, kernel))
+    count = uint64(starts_of(listed, kernel))
+    size, pixel, column = map(uint64, (target.size, target.row, target.stride))
+    reached = listed.width + kernel - 1  # pooling may leave out the last column
+    first, stop = uint64(columns.start), uint64(min(columns.stop, reached))
+    tap_size = target.taps_size(kernel)
+    step = uint64(tap_size) * channels
+    group = taps if kernel * listed.channels * tap_size <= MAX_KERNELS else ONE
+    add_products = add_products_loop(kernel * target.row)
 
     @compiled
     def scatter(work, kernels, sums):
-        """sums[y + r, x : x + K] += value * kernels[r, channel], of each value of each pixel."""
-        channels, values = work.channels, work.values
+        """sums[y + r, x + s] += value * kernels[s, channel, r], of each value of each pixel."""
         for k in range(size):
             sums[k] = ZERO
-        for r in range(kernel_rows):  # outermost, so that these rows of the kernels stay in cache
-            for y in range(rows):
-                for x in range(columns):
-                    pixel, at = y * columns + x, (y + r) * target_row + x * target_stride
-                    j = pixel * number
-                    end = j + uint64(work.counts[pixel])
-                    while j + THREE < end:
-                        a = (r * number + uint64(channels[j])) * row_size
-                        b = (r * number + uint64(channels[j + ONE])) * row_size
-                        c = (r * number + uint64(channels[j + TWO])) * row_size
-                        d = (r * number + uint64(channels[j + THREE])) * row_size
-                        at_a, at_b, at_c, at_d = (
-                            values[j],
-                            values[j + ONE],
-                            values[j + TWO],
-                            values[j + THREE],
-                        )
-                        for k in range(row_size):
-                            sums[at + k] = (
-                                ((sums[at + k] + at_a * kernels[a + k]) + at_b * kernels[b + k])
-                                + at_c * kernels[c + k]
-                            ) + at_d * kernels[d + k]
-                        j += FOUR
-                    while j < end:
-                        a, at_a = (r * number + uint64(channels[j])) * row_size, values[j]
-                        for k in range(row_size):
-                            sums[at + k] += at_a * kernels[a + k]
-                        j += ONE
+        for k in range(rows):
+            y = rows - ONE - k  # upwards: of each sum, the lowest of its inputs come first
+            for left in range(uint64(0), taps, group):
+                for x in range(first, stop):
+                    start = y * count + x + left
+                    begin, end = work.starts[start], work.starts[start + group]
+                    at, shift = x * column + y * pixel, x * step
+                    add_products(sums, at, work.values, kernels, work.places, shift, begin, end)
 
     return scatter
 
@@ -399,6 +365,7 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
     _, row, stride, *_ = places_of(block.sums)
     origin = uint64(margin) * (row + stride)
     out_origin, out_row, out_stride, height, width, channels = places_of(outputs)
+    padded = row  # channels, as many as the sums and the winners have of each pixel
 
     @compiled
     def pool(convolved, bias, winners, pooled):
@@ -406,8 +373,8 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
         for y in range(height):
             for x in range(width):
                 at = origin + TWO * y * row + TWO * x * stride
-                to, won = out_origin + y * out_row + x * out_stride, (y * width + x) * channels
-                for c in range(channels):
+                to, won = out_origin + y * out_row + x * out_stride, (y * width + x) * padded
+                for c in range(padded):
                     largest, winner = convolved[at + c], 0
                     value = convolved[at + stride + c]
                     if (value > largest) | (value != value):
@@ -422,85 +389,91 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
                     winners[won + c] = winner
                     pooled[to + c] = ZERO if largest <= ZERO else largest
                     not_finite |= uint64(largest - largest != ZERO)
+                for c in range(channels, padded):  # nan, if another value is
+                    pooled[to + c] = ZERO
         return not_finite != uint64(0)
 
     return pool
 
 
 def list_gradients_loop(net: Net, number: int) -> Loop:
-    """Return a function that lists the gradients that pass ReLU and pooling.
+    """Return a function that lists, by output, the gradients that pass ReLU and pooling.
 
-    They are listed by output, and by pixel where the gradient of the inputs is needed.
+    The others are set to zero.
     """
-    windows, capacity = net.windows[number], uint64(net.blocks[number].capacity)
-    by_pixel = net.has_input_gradient(number)
+    windows, capacity = net.windows[number], uint64(net.blocks[number].pooled_size)
+    padded = uint64(net.blocks[number].sums.row)
     origin, row, stride, height, width, channels = places_of(net.maps[number + 1])
-    columns, pixels = TWO * width, FOUR * height * width
+    g_origin, g_row, g_stride, *_ = places_of(net.gradient_maps[number + 1])
     window_row, window_step = uint64(windows.row_step), uint64(windows.pixel_step)
 
     @compiled
     def list_gradients(gradients, pooled, winners, skipped, bias_sums, work):
         for c in range(channels):
             work.ends[c] = c * capacity
-        if by_pixel:
-            for pixel in range(pixels):
-                work.counts[pixel] = 0
         for y in range(height):
             for x in range(width):
-                at, won = origin + y * row + x * stride, (y * width + x) * channels
+                at, won = origin + y * row + x * stride, (y * width + x) * padded
+                of = g_origin + y * g_row + x * g_stride
                 for c in range(channels):
-                    gradient = gradients[at + c] * np.float32(pooled[at + c] > ZERO)
+                    gradient = gradients[of + c] * np.float32(pooled[at + c] > ZERO)
+                    gradients[of + c] = gradient
                     bias_sums[c] += gradient
                     winner = uint64(winners[won + c])
                     down, right = TWO * y + (winner >> ONE), TWO * x + (winner & ONE)
-                    is_visited = gradient != skipped
                     end = work.ends[c]
-                    work.places[end] = down * window_row + right * window_step
+                    work.windows[end] = down * window_row + right * window_step
                     work.amounts[end] = gradient
-                    work.ends[c] = end + uint64(is_visited)
-                    if by_pixel:
-                        pixel = down * columns + right
-                        count = uint64(work.counts[pixel])
-                        work.channels[pixel * channels + count] = c
-                        work.values[pixel * channels + count] = gradient
-                        work.counts[pixel] = count + uint64(is_visited)
+                    work.ends[c] = end + uint64(gradient != skipped)
 
     return list_gradients
 
 
+def list_rows_loop(net: Net, number: int) -> Loop:
+    """Return a function that lists the same gradients row by row."""
+    block = net.blocks[number]
+    padded, capacity = uint64(block.sums.row), uint64(block.pooled_width * block.outputs)
+    count, around = uint64(starts_of(block.unpooled, block.kernel)), uint64(block.kernel - 1)
+    step = uint64(net.gradient_maps[number].taps_size(block.kernel))
+    origin, row, stride, height, width, channels = places_of(net.gradient_maps[number + 1])
+
+    @compiled
+    def list_rows(gradients, winners, skipped, work):
+        for down in range(TWO * height):
+            y, side = down >> ONE, (down & ONE) << ONE
+            end, at = down * capacity, down * count
+            for k in range(around):
+                work.starts[at + k] = end
+            for right in range(TWO * width):
+                x, winner = right >> ONE, side + (right & ONE)
+                work.starts[at + around + right] = end
+                of, won = origin + y * row + x * stride, (y * width + x) * padded
+                for c in range(channels):
+                    gradient = gradients[of + c]
+                    work.places[end] = (c - right * channels) * step
+                    work.values[end] = gradient
+                    end += uint64((gradient != skipped) & (winners[won + c] == winner))
+            for k in range(around + ONE):
+                work.starts[at + around + TWO * width + k] = end
+
+    return list_rows
+
+
 def add_windows_loop(block: BlockSizes, windows: Windows) -> Loop:
     """Return a function that adds up the gradient of the kernels over the listed gradients."""
-    channels, capacity = uint64(block.outputs), uint64(block.capacity)
+    channels, capacity = uint64(block.outputs), uint64(block.pooled_size)
     sizes = (windows.rows, windows.row_size, windows.row_step)
     rows, row_size, row_step = map(uint64, sizes)
+    add_products = add_products_loop(windows.row_size)
 
     @compiled
     def add_windows(inputs, work, sums):
-        """sums[output] += gradient * (the window of inputs at its place), four at a time."""
-        places, amounts = work.places, work.amounts
+        """sums[output] += gradient * (the window of inputs at its place)."""
         for output in range(channels):
             begin, end = output * capacity, work.ends[output]
-            for j in range(end, end + THREE):  # nothing, to fill up the last four
-                places[j] = uint64(0)
-                amounts[j] = ZERO
-            for j in range(begin, end, FOUR):
-                a, b, c, d = places[j], places[j + ONE], places[j + TWO], places[j + THREE]
-                at_a, at_b, at_c, at_d = (
-                    amounts[j],
-                    amounts[j + ONE],
-                    amounts[j + TWO],
-                    amounts[j + THREE],
-                )
-                for r in range(rows):
-                    to, down = (output * rows + r) * row_size, r * row_step
-                    for k in range(row_size):
-                        sums[to + k] = (
-                            (
-                                (sums[to + k] + at_a * inputs[a + down + k])
-                                + at_b * inputs[b + down + k]
-                            )
-                            + at_c * inputs[c + down + k]
-                        ) + at_d * inputs[d + down + k]
+            for r in range(rows):
+                at, shift = (output * rows + r) * row_size, r * row_step
+                add_products(sums, at, work.amounts, inputs, work.windows, shift, begin, end)
 
     return add_windows
 
@@ -616,3 +589,101 @@ def cross_entropy_loop(number: int) -> Loop:
             losses[i] = loss
 
     return run
+
+
+# ------------------------------------------------------------------ products in registers
+
+
+def add_products_loop(size: int) -> Loop:
+    """Return a function that adds several rows of `size` floats, each times a value, to sums.
+
+    add_products(sums, at, values, rows, places, shift, begin, end) computes, for j from begin on,
+    sums[at : at + size] += values[j] * rows[places[j] + shift :][:size]. The sums stay in registers
+    over all j. LLVM does not find this for every size, so it is given the vectors.
+    """
+    groups = _groups(size)
+
+    def add_products(
+        typing: Any,
+        sums: types.Array,
+        at: types.Integer,
+        values: types.Array,
+        rows: types.Array,
+        places: types.Array,
+        shift: types.Integer,
+        begin: types.Integer,
+        end: types.Integer,
+    ) -> tuple[Any, Callable[..., Any]]:
+        signature = types.void(sums, at, values, rows, places, shift, begin, end)
+        return signature, lambda *generation: _generate(groups, *generation)
+
+    loop: Loop = intrinsic(unique(add_products))
+    return loop
+
+
+def _groups(size: int) -> list[list[tuple[int, int]]]:
+    """Divide a row into vectors, each a place and a width, in groups that fit in the registers."""
+    vectors, at = [], 0
+    while at < size:
+        width = min(16, 1 << (size - at).bit_length() - 1)
+        vectors.append((at, width))
+        at += width
+    # of 32 registers for 16 floats, or of 16 for 8 floats, of which a vector takes two
+    most = 20 if "+avx512f" in processor()[1] else 7
+    return [vectors[k : k + most] for k in range(0, len(vectors), most)]
+
+
+def _generate(
+    groups: list[list[tuple[int, int]]],
+    context: Any,
+    builder: ir.IRBuilder,
+    signature: Any,
+    arguments: Any,
+) -> Any:
+    """Write LLVM's instructions of `add_products`, for each group a loop over the values.
+
+    numba marks them as it does its own, so that a product and its sum become one instruction.
+    """
+    sums, values, rows, places = (
+        context.make_array(signature.args[k])(context, builder, arguments[k]).data
+        for k in (0, 2, 3, 4)
+    )
+    at, shift, begin, end = (arguments[k] for k in (1, 5, 6, 7))
+    number = ir.IntType(32)
+
+    def pointer(array: Any, place: Any, offset: int, width: int) -> Any:
+        first = builder.gep(array, [builder.add(place, place.type(offset))])
+        return builder.bitcast(first, ir.VectorType(ir.FloatType(), width).as_pointer())
+
+    def repeated(value: Any, kind: ir.VectorType) -> Any:
+        first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, number(0))
+        zeros = ir.Constant(ir.VectorType(number, kind.count), None)
+        return builder.shuffle_vector(first, first, zeros)
+
+    for group in groups:
+        before = builder.block
+        loop, last, done = map(builder.append_basic_block, ("values", "last", "done"))
+        starts = [builder.load(pointer(sums, at, *vector), align=4) for vector in group]
+        builder.cbranch(builder.icmp_unsigned("<", begin, end), loop, done)
+
+        builder.position_at_end(loop)
+        j, totals = builder.phi(begin.type), [builder.phi(start.type) for start in starts]
+        value = builder.load(builder.gep(values, [j]))
+        place = builder.add(builder.load(builder.gep(places, [j])), shift)
+        results = []
+        for total, vector in zip(totals, group):
+            row = builder.load(pointer(rows, place, *vector), align=4)
+            product = builder.fmul(repeated(value, row.type), row)
+            results.append(builder.fadd(total, product))
+        following = builder.add(j, j.type(1))
+        for phi, start, result in zip([j, *totals], [begin, *starts], [following, *results]):
+            phi.add_incoming(start, before)
+            phi.add_incoming(result, loop)
+        builder.cbranch(builder.icmp_unsigned("<", following, end), loop, last)
+
+        builder.position_at_end(last)
+        for result, vector in zip(results, group):
+            builder.store(result, pointer(sums, at, *vector), align=4)
+        builder.branch(done)
+        builder.position_at_end(done)
+    return context.get_dummy_value()

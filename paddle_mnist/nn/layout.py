@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Optional, TypeVar
 
@@ -51,21 +51,30 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> npt.NDArray[Sc
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """The storage of an image of several channels: channels last, each pixel on whole vectors."""
+    """The storage of an image of several channels: channels last, each pixel on whole vectors.
+
+    by_columns: pixels that lie one below the other are neighbours, as the sums of a convolution
+    need it. A pixel then takes a multiple of four floats, at least a whole vector.
+    """
 
     height: int
     width: int
     channels: int
     padding: int = 0
+    by_columns: bool = False
 
     @property
     def stride(self) -> int:
-        """Floats from a pixel to the next."""
+        """Floats from a pixel to the next in its row."""
+        if self.by_columns:
+            return (self.height + 2 * self.padding) * self.row
         return round_up(self.channels)
 
     @property
     def row(self) -> int:
-        """Floats from a row to the next."""
+        """Floats from a pixel to the one below."""
+        if self.by_columns:
+            return max(CACHE_LINE, -(-self.channels // 4) * 4)
         return (self.width + 2 * self.padding) * self.stride
 
     @property
@@ -75,7 +84,13 @@ class FeatureMap:
 
     @property
     def size(self) -> int:
+        if self.by_columns:
+            return (self.width + 2 * self.padding) * self.stride
         return (self.height + 2 * self.padding) * self.row
+
+    def taps_size(self, kernel: int) -> int:
+        """Floats of the weights for the sums of `kernel` pixels, one below the other."""
+        return -(-kernel * self.row // CACHE_LINE) * CACHE_LINE
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,7 @@ class BlockSizes:
     def sums(self) -> FeatureMap:
         """All outputs that any pixel of the input adds to."""
         margin = self.kernel - 1
-        return FeatureMap(self.height + margin, self.width + margin, self.outputs)
+        return FeatureMap(self.height + margin, self.width + margin, self.outputs, by_columns=True)
 
     @property
     def unpooled(self) -> FeatureMap:
@@ -128,9 +143,10 @@ class BlockSizes:
         return FeatureMap(2 * self.pooled_height, 2 * self.pooled_width, self.outputs)
 
     @property
-    def capacity(self) -> int:
-        """Places in the list of an output's gradients, which are taken four at a time."""
-        return self.pooled_size + 3
+    def pooled_columns(self) -> range:
+        """The columns of the sums that are pooled."""
+        margin = self.kernel - 1 - self.padding
+        return range(margin, margin + 2 * self.pooled_width)
 
 
 @dataclass(frozen=True)
@@ -216,6 +232,11 @@ class Net:
         return (*(block.inputs for block in self.blocks), features)
 
     @cached_property
+    def gradient_maps(self) -> tuple[FeatureMap, ...]:
+        """The storage of the gradients of each block's inputs, and last of the features."""
+        return (*(replace(block.inputs, by_columns=True) for block in self.blocks), self.maps[-1])
+
+    @cached_property
     def windows(self) -> tuple[Windows, ...]:
         return tuple(Windows(block, number == 0) for number, block in enumerate(self.blocks))
 
@@ -260,17 +281,21 @@ class Net:
     @cached_property
     def winners(self) -> Fields:
         """The positions of the largest values in each block's pooling windows."""
-        return Fields({f"winners{n}": b.pooled_size * b.outputs for n, b in enumerate(self.blocks)})
+        return Fields(
+            {f"winners{n}": b.pooled_size * b.sums.row for n, b in enumerate(self.blocks)}
+        )
 
     @cached_property
     def weights(self) -> Fields:
         """The parameters, in the order in which the kernels read them."""
         sizes = {}
         for number, block in enumerate(self.blocks):
-            sizes[f"forward{number}"] = block.kernel**2 * block.channels * block.sums.stride
-            sizes[f"bias{number}"] = block.sums.stride
+            size = block.kernel
+            sizes[f"forward{number}"] = size * block.channels * block.sums.taps_size(size)
+            sizes[f"bias{number}"] = block.sums.row
             if self.has_input_gradient(number):
-                sizes[f"backward{number}"] = block.kernel**2 * block.outputs * block.inputs.stride
+                taps_size = self.gradient_maps[number].taps_size(size)
+                sizes[f"backward{number}"] = size * block.outputs * taps_size
         if self.classes:
             sizes["linear_columns"] = self.maps[-1].size * round_up(self.classes)
             sizes["linear_bias"] = round_up(self.classes)
@@ -293,7 +318,7 @@ class Net:
     @cached_property
     def gradients(self) -> Fields:
         """The gradients of an image's inputs of each block, and of its features."""
-        sizes = {f"inputs{number}": m.size for number, m in enumerate(self.maps)}
+        sizes = {f"inputs{number}": m.size for number, m in enumerate(self.gradient_maps)}
         return Fields({**sizes, "slack": lanes()})
 
     def has_input_gradient(self, number: int) -> bool:
@@ -313,19 +338,22 @@ def packing(net: Net) -> npt.NDArray[np.int64]:
     sizes = [math.prod(shape) for shape in net.parameter_shapes]
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     values = (part.reshape(shape) for part, shape in zip(parts, net.parameter_shapes))
-    indices = np.full(net.weights.size, sum(sizes))
+    none = sum(sizes)  # the index of the zero
+    indices = np.full(net.weights.size, none)
     view = functools.partial(net.weights.view, indices)
     for number, block in enumerate(net.blocks):
-        size, outputs = block.kernel, round_up(block.outputs)
         kernels = next(values)
-        target = view(f"forward{number}", size, block.channels, size, outputs)
-        target[..., : block.outputs] = kernels[:, :, ::-1, ::-1].transpose(2, 1, 3, 0)
+        taps = [("forward", kernels[:, :, ::-1, ::-1].transpose(3, 1, 2, 0), block.sums)]
         if net.has_input_gradient(number):
-            channels = round_up(block.channels)
-            target = view(f"backward{number}", size, block.outputs, size, channels)
-            target[..., : block.channels] = kernels.transpose(2, 0, 3, 1)
+            taps.append(("backward", kernels.transpose(3, 0, 2, 1), net.gradient_maps[number]))
+        for name, weights, sums in taps:
+            columns, channels, size, outputs = weights.shape
+            padded = np.full((columns, channels, size, sums.row), none)
+            padded[..., :outputs] = weights
+            rows = view(f"{name}{number}", columns, channels, sums.taps_size(size))
+            rows[..., : size * sums.row] = padded.reshape(columns, channels, -1)
         if net.biases[number]:
-            view(f"bias{number}", outputs)[: block.outputs] = next(values)
+            view(f"bias{number}", block.sums.row)[: block.outputs] = next(values)
     if net.classes:
         classes, features = net.classes, net.maps[-1]
         shape = (features.height * features.width, features.stride)
