@@ -7,11 +7,6 @@ import random
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-<<<<<<< HEAD
-from paddle_mnist.mnist.pictures.digits import read_digits
-
-=======
->>>>>>> ts1
 
 def arc(x, y, rx, ry, first, last, points=24):
     """Part of an ellipse, degrees clockwise from the right."""
@@ -95,12 +90,3 @@ def as_bytes(image, form="PNG", **options):
     buffer = io.BytesIO()
     image.save(buffer, form, **options)
     return buffer.getvalue()
-<<<<<<< HEAD
-
-
-def pixels_of(brightness):
-    """Cut out a digit as the package does, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
-    grey = np.rint(np.asarray(brightness) * 255).astype(np.uint8)
-    return read_digits(as_bytes(Image.fromarray(grey)))[0].pixels
-=======
->>>>>>> ts1
