@@ -25,6 +25,7 @@ SHEET_FIT = 0.88  # of a sheet's area and its quadrilateral's, the smaller to th
 SHEET_EDGE = (0.015, 0.045, 0.2)  # of the longer side: from there the sheet is looked at to there
 # within its edges, and to there around it, which is wider than a pen
 SHEET_CONTRAST = 0.06  # of the brightness
+SIDE_CONTRAST = 0.6  # of that contrast, at each side in the picture
 SHEET_RIM = 0.02  # of its sides, cut off
 UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
@@ -81,7 +82,15 @@ def _corners(brightness: np.ndarray) -> Optional[np.ndarray]:
             if not (within.any() and around.any()):
                 continue
             contrast = np.median(grey[within > 0]) - np.median(grey[around > 0])
-            if contrast > SHEET_CONTRAST * 255 and contrast * area > best:
+            if contrast <= SHEET_CONTRAST * 255 or contrast * area <= best:
+                continue
+            # Beyond the edge of a shadow, a page is darker on one side or two.
+            wedges = (_wedge(corners, side, grey.shape) for side in np.flatnonzero(~at_border))
+            if all(
+                _median(grey, within & wedge) - _median(grey, around & wedge)
+                > SIDE_CONTRAST * contrast
+                for wedge in wedges
+            ):
                 found, best = corners, contrast * area
     if found is None:
         return None
@@ -89,6 +98,19 @@ def _corners(brightness: np.ndarray) -> Optional[np.ndarray]:
     found = np.roll(found, -found.sum(axis=1).argmin(), axis=0)
     sheet: np.ndarray = ((found + 0.5) / scale).astype(np.float32)
     return sheet
+
+
+def _wedge(corners: np.ndarray, side: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the part of a picture that lies in the direction of a side, uint8 [H, W], 0 or 1."""
+    middle = corners.mean(axis=0)
+    ends = middle + 3 * (corners[[side - 1, side]] - middle)
+    wedge: np.ndarray = np.zeros(shape, np.uint8)
+    cv2.fillConvexPoly(wedge, np.array([middle, *ends]).astype(np.int32), 1)
+    return wedge
+
+
+def _median(grey: np.ndarray, mask: np.ndarray) -> float:
+    return float(np.median(grey[mask > 0])) if mask.any() else 0.0
 
 
 def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
