@@ -16,6 +16,8 @@ from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.pictures import detector, read_pictures
 from paddle_mnist.mnist.pictures.detector import read_detector
 from paddle_mnist.mnist.pictures.digits import read_digits
+from paddle_mnist.mnist.pictures.open import open_picture
+from paddle_mnist.mnist.pictures.paper import find_sheet
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,12 @@ def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_pa
     for one, picture in zip(readings, pictures):
         assert 0 < one.box.left < one.box.right < picture.width
         assert one.box.height < 0.6 * picture.height
+
+
+def test_find_sheet_takes_no_shadowed_page_for_a_sheet(digits):
+    for number in range(0, 40, 2):
+        page = paper.shadowed(digits[number % 10], np.random.RandomState(number))
+        assert find_sheet(open_picture(as_bytes(page))) is None, number
 
 
 def test_infer_without_opencv_names_the_extra_to_install():
