@@ -189,20 +189,20 @@ def test_commands_take_paths_that_are_not_utf8(tmp_path, tiny, terminal, monkeyp
 # ------------------------------------------------------------------ streams that are full or closed
 
 
-TOOL = f"{sys.executable} {ROOT}/tools"
+COMMAND = f"{sys.executable} -m paddle_mnist"
 # What a shell does with the streams: the exit code, and what is in stderr.
 REDIRECTED = {
-    "checkpoints.py --version > /dev/full": (7, "error: cannot write"),
-    "checkpoints.py --help > /dev/full": (7, "error: cannot write"),
-    "checkpoints.py --help >&- 2>&- <&-": (0, ""),
-    "checkpoints.py list none >&-": (4, "error: none: no checkpoint"),
-    "checkpoints.py list none 2> /dev/full": (4, ""),
+    "checkpoints --version > /dev/full": (7, "error: cannot write"),
+    "checkpoints --help > /dev/full": (7, "error: cannot write"),
+    "checkpoints --help >&- 2>&- <&-": (0, ""),
+    "checkpoints list none >&-": (4, "error: none: no checkpoint"),
+    "checkpoints list none 2> /dev/full": (4, ""),
 }
 
 
 def test_command_whose_streams_are_closed_or_full_exits_with_its_code(tmp_path):
     for line, (code, error) in REDIRECTED.items():
-        done = start(f"{TOOL}/{line}", tmp_path)
+        done = start(f"{COMMAND} {line}", tmp_path)
         assert done.returncode == code and done.stderr.decode().startswith(error), done.stderr
         assert done.stderr.count(b"\n") == bool(error)
 
