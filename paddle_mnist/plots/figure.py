@@ -9,6 +9,7 @@ import importlib
 import io
 import logging
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddle_mnist.system.devices import zlib_is_broken
-from paddle_mnist.system.environment import encodable, for_another_python
+from paddle_mnist.system.environment import encodable, environment, for_another_python
 from paddle_mnist.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -47,14 +48,25 @@ COMPARED_FILES = files_of([COMPARED])
 
 
 def import_matplotlib() -> None:
-    """Import Matplotlib without the log lines about fonts of its first import."""
-    fonts = logging.getLogger("matplotlib.font_manager")
+    """Import Matplotlib without the log lines about fonts of its first import.
+
+    The backend that MPLBACKEND names is not needed here and may not be installed, for example in a
+    process that Jupyter started. If it is installed, the caller's pyplot still uses it.
+    """
+    if "matplotlib.font_manager" in sys.modules:
+        return
+    is_first = "matplotlib" not in sys.modules
+    fonts, backend = logging.getLogger("matplotlib.font_manager"), os.environ.get("MPLBACKEND")
     level = fonts.level
     fonts.setLevel(logging.ERROR)
     try:
-        importlib.import_module("matplotlib.font_manager")
+        with environment(MPLBACKEND=None):
+            importlib.import_module("matplotlib.font_manager")
     finally:
         fonts.setLevel(level)
+    if is_first and backend:
+        with contextlib.suppress(ValueError):  # the import would have failed
+            importlib.import_module("matplotlib").rcParams["backend"] = backend
 
 
 def new_figure(
