@@ -1,9 +1,9 @@
 # The public names, each once: checkers of types and editors read them here, and `__init__.py` finds
 # here which module each is in.
 from paddle_mnist.checkpoint.saving import Saving as Saving
+from paddle_mnist.data.external import ResumableBatchSampler as ResumableBatchSampler
 from paddle_mnist.data.loader import BatchLoader as BatchLoader
 from paddle_mnist.data.loading import Loading as Loading
-from paddle_mnist.data.sampler import ResumableBatchSampler as ResumableBatchSampler
 from paddle_mnist.inference.export import export_run as export_run
 from paddle_mnist.inference.predict_run import predict_run as predict_run
 from paddle_mnist.interfaces import Observer as Observer

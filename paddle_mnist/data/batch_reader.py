@@ -58,7 +58,7 @@ class BatchReader:
 
     def __call__(self, shard: Shard) -> Any:
         """Return the samples of a shard, whose `batch` is their indices, with arrays or tensors."""
-        if shard.epoch != self._epoch:  # the iterator of another epoch was read in between
+        if shard.epoch != self._epoch:  # another epoch was begun after that of this shard
             self.begin(shard.epoch)
         seed_generators(self.seed, self.split, shard.epoch, shard.position)
         indices = shard.batch

@@ -168,7 +168,7 @@ def _can_stack_tensors(tensors: Sequence[paddle.Tensor]) -> bool:
     first = tensors[0]
     shape, dtype = first.shape, first.dtype
     # By identity: to compare dtypes takes as long as to stack.
-    is_alike = all(x.dtype is dtype and x.shape == shape and x.is_dense() for x in tensors)
+    is_alike = all(one.dtype is dtype and one.shape == shape and one.is_dense() for one in tensors)
     if not is_alike or not math.prod(shape) or dtype not in COPIED:
         return False
     # A forked worker sends arrays; tensors on another device than the net are copied there.

@@ -1,27 +1,54 @@
 """Open data of any kind: a dataset, and whatever yields its batches by itself."""
 
-import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Optional, Union, cast
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
-from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.batch_reader import MapDataset, set_epoch
-from paddle_mnist.data.collate import CollateFn, data_error, make_batch, read_samples
-from paddle_mnist.data.loader import BatchLoader, known_length
-from paddle_mnist.data.sampler import ResumableBatchSampler, Shard
+from paddle_mnist.data.batch_reader import MapDataset
+from paddle_mnist.data.collate import CollateFn, data_error, make_batch
+from paddle_mnist.data.epochs import read_epoch
+from paddle_mnist.data.loader import BatchLoader, known_length, require_length
+from paddle_mnist.data.sampler import SeededOrder, Shard, require_batch_size
 from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.data.structures import num_samples, tensors
-from paddle_mnist.data.workers import map_in_workers, read_by_paddle, warn_of_open_files
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.system import heartbeat
+from paddle_mnist.system import heartbeat, signals
 
 log = logging.getLogger("paddle_mnist")
+
+
+class ResumableBatchSampler(paddle.io.BatchSampler):
+    """A batch sampler for a `paddle.io.DataLoader` that `fit` can resume inside an epoch.
+
+    The order of the samples is a function of (seed, epoch), as with a dataset given to `fit`. The
+    samples must not draw random numbers, because these would depend on where the epoch was resumed.
+    """
+
+    def __init__(
+        self, dataset: MapDataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
+    ):
+        self.batch_size = require_batch_size(batch_size)  # which DataLoader reads
+        self._dataset, self._order = dataset, SeededOrder(len(dataset), seed, shuffle)
+        self._epoch = self._start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Choose the epoch, and the number of the batch, at which the next iteration begins."""
+        self._epoch, self._start = epoch, start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        require_length(self._dataset, self._order.length)
+        order = self._order(self._epoch).tolist()
+        for first in range(self._start * self.batch_size, len(order), self.batch_size):
+            yield order[first : first + self.batch_size]
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return -(-self._order.length // self.batch_size)
 
 
 class ExternalLoader(Loader):
@@ -32,7 +59,7 @@ class ExternalLoader(Loader):
 
     With `steps_per_epoch`, an epoch begins where the one before has ended, and at their end the
     data begin again. The generators are then seeded before each batch, so that what steps draw has
-    no effect on it: a resumed run, which reads the earlier batches again, gets the same.
+    no effect on it: a resumed run, which reads the batches before once more, gets the same.
 
     batches: an iterable, or a function that returns one, for each epoch.
     seed: by default no generator is seeded.
@@ -76,6 +103,11 @@ class ExternalLoader(Loader):
         batches = known_length(self.batches)
         return self._steps or (None if batches is None else -(-batches // self.group))
 
+    def first_batches(self, count: int) -> list[Any]:
+        """Return what the first steps take."""
+        with signals.interruptible():
+            return list(itertools.islice(self.epoch(0), count))
+
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         """Yield what the steps of an epoch take from number `start` on, every `stride`-th."""
         if self._steps:
@@ -91,7 +123,7 @@ class ExternalLoader(Loader):
         """Yield the batches of the steps from number `first` up to `end`, in an open stream."""
         if self._stream_at != first:  # after a trial, or in a resumed training
             if first:
-                log.info("reading the batches of the first %d steps again", first)
+                log.info("reading the batches of the %d steps before once more", first)
             passes = itertools.chain.from_iterable(map(self._pass, itertools.count()))
             self._stream = self._groups(itertools.islice(passes, first * self.group, None))
         try:
@@ -128,7 +160,7 @@ class ExternalLoader(Loader):
                 )
             self._last = batches
         place, count = {"start": start} if self._sampler else {}, 0
-        for count, batch in enumerate(_read_epoch(batches, number, **place), 1):
+        for count, batch in enumerate(read_epoch(batches, number, **place), 1):
             yield batch
             heartbeat.beat()  # skipping batches may take long, and is not a hang
             if self._steps:
@@ -242,68 +274,3 @@ class _IterableBatches:
                 yield make_batch(batch, name, indices, self.collate_fn)
             if sample is end:
                 return
-
-
-def _read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
-    """Yield the batches of an epoch; close the iterator to end the workers of a loader.
-
-    The loader, its dataset, its batch sampler and the sampler in it get the epoch, counted from 0,
-    if they have a method `set_epoch`. Paddle's own samplers have it, or draw from NumPy's global
-    generator. So the order is the same wherever a training resumes.
-
-    place: further arguments of the batch sampler's `set_epoch`.
-    """
-    sampler = getattr(batches, "batch_sampler", None)
-    for part in (batches, getattr(batches, "dataset", None), getattr(sampler, "sampler", None)):
-        set_epoch(part, epoch)
-    set_epoch(sampler, epoch, **place)
-    yield from _iterate(batches)
-
-
-def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches; those of a map-style DataLoader as `BatchLoader` reads them.
-
-    An error then names the sample, and workers do without shared memory where it has no room.
-    Without workers Paddle would read in a thread, ahead of the step: what samples draw from the
-    global generators would depend on which of the two comes first.
-    """
-    if not isinstance(batches, paddle.io.DataLoader):
-        yield from batches
-        return
-    if batches.num_workers:
-        warn_of_open_files(batches.dataset)
-    is_map_style = not isinstance(batches.dataset, paddle.io.IterableDataset)
-    if not is_map_style or batches.batch_sampler is None:
-        yield from read_by_paddle(batches)
-        return
-    collate_fn, sampler = batches.collate_fn or default_collate_fn, cast(Any, batches.batch_sampler)
-    read = functools.partial(_read, batches.dataset, collate_fn)
-    if not batches.num_workers:
-        yield from map(read, sampler)
-        return
-    yield from map_in_workers(
-        read,
-        iter(sampler),
-        batches.num_workers,
-        places=batches.places,
-        prefetch_factor=batches.prefetch_factor,
-        timeout=batches.timeout,
-        use_shared_memory=batches.use_shared_memory,
-        worker_init_fn=functools.partial(_init_worker, batches.dataset, batches.worker_init_fn),
-    )
-
-
-def _read(dataset: MapDataset, collate_fn: CollateFn, indices: Iterable[int]) -> Any:
-    """Read a batch of a dataset by the indices of its samples, as Paddle's loader does."""
-    indices = list(indices)  # a sampler may give a set
-    samples = read_samples(dataset, indices)
-    return make_batch(samples, type(dataset).__name__, indices, collate_fn)
-
-
-def _init_worker(
-    dataset: MapDataset, worker_init_fn: Optional[Callable[[int], Any]], number: int
-) -> None:
-    """Call the caller's `worker_init_fn`, which expects the original dataset in its worker."""
-    vars(paddle.io.get_worker_info())["dataset"] = dataset
-    if worker_init_fn:
-        worker_init_fn(number)

@@ -16,7 +16,6 @@ from paddle_mnist.data.sampler import (
     Shard,
     ShardSpec,
     require_batch_size,
-    require_length,
 )
 from paddle_mnist.data.seeding import TRAIN
 from paddle_mnist.data.structures import tensors
@@ -107,7 +106,7 @@ class BatchLoader(Loader):
         if steps > len(self):
             raise ConfigError(
                 f"steps_per_epoch is {steps}, but an epoch of the data has {len(self)} steps; "
-                f"expected at most {len(self)}; to train longer, use more epochs"
+                "expected at most as many: more epochs read the data again"
             )
         other = copy.copy(self)
         other._end = min(steps * self.batch_size, self._end)
@@ -133,6 +132,10 @@ class BatchLoader(Loader):
         for parts in plan:
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
+
+    def first_batches(self, count: int) -> list[Any]:
+        with signals.interruptible():
+            return list(itertools.islice(self.epoch(0), count))
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, as arrays, without workers.
@@ -165,6 +168,17 @@ class BatchLoader(Loader):
                 Shard(order[part].tolist(), index, samples, end - first, epoch, part.start)
                 for index, part, samples in spec.slices(slice(first, end))
             ]
+
+
+def require_length(dataset: MapDataset, samples: int) -> None:
+    """Raise ConfigError for a dataset that has another length than when it was first seen."""
+    if len(dataset) != samples:
+        raise ConfigError(
+            f"{type(dataset).__name__} had {samples} samples at first, and has {len(dataset)} now; "
+            "expected as many in every epoch; for data that grow, give a function that returns an "
+            "iterator over the batches of an epoch, which is called for each epoch, or call fit "
+            "again with another output and start=StartFrom(...)"
+        )
 
 
 def interruptible_batches(batches: Iterable[Any]) -> Iterator[Any]:

@@ -3,12 +3,11 @@
 An order is a function from the epoch to the indices of its samples, int64 [length].
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import paddle
 
 from paddle_mnist.data.collate import data_error
 from paddle_mnist.data.structures import num_samples
@@ -20,17 +19,6 @@ def require_batch_size(batch_size: int) -> int:
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; expected at least 1")
     return batch_size
-
-
-def require_length(dataset: Sized, samples: int) -> None:
-    """Raise ConfigError for a dataset that has another length than when it was first seen."""
-    if len(dataset) != samples:
-        raise ConfigError(
-            f"{type(dataset).__name__} had {samples} samples at first, and has {len(dataset)} now; "
-            "expected the same number in every epoch; for data that grow, give a function that "
-            "returns an iterator over the batches of an epoch, which is called for each epoch, or "
-            "call fit again with another output and start=StartFrom(...)"
-        )
 
 
 @dataclass(frozen=True)
@@ -51,33 +39,6 @@ class SeededOrder:
         random = np.random.RandomState([self.seed, epoch])
         samples = np.arange(self.length)
         return random.permutation(samples) if self.shuffle else samples
-
-
-class ResumableBatchSampler(paddle.io.BatchSampler):
-    """A batch sampler for a `paddle.io.DataLoader` that `fit` can resume inside an epoch.
-
-    The order of the samples is a function of (seed, epoch), as with a dataset given to `fit`. The
-    samples must not draw random numbers, because these would depend on where the epoch was resumed.
-    """
-
-    def __init__(self, dataset: Sized, batch_size: int = 1, seed: int = 0, shuffle: bool = True):
-        self.batch_size = require_batch_size(batch_size)  # which DataLoader reads
-        self._dataset, self._order = dataset, SeededOrder(len(dataset), seed, shuffle)
-        self._epoch = self._start = 0
-
-    def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the epoch, and the number of the batch, at which the next iteration begins."""
-        self._epoch, self._start = epoch, start
-
-    def __iter__(self) -> Iterator[list[int]]:
-        require_length(self._dataset, self._order.length)
-        order = self._order(self._epoch).tolist()
-        for first in range(self._start * self.batch_size, len(order), self.batch_size):
-            yield order[first : first + self.batch_size]
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return -(-self._order.length // self.batch_size)
 
 
 class EpochOrder:

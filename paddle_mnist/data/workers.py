@@ -1,8 +1,9 @@
 """Batches that worker processes read, in whatever structure, and the errors they meet.
 
 Paddle's `DataLoader` sends arrays through shared memory, but makes lists of tuples, fails on an
-array without elements, ends an epoch at a batch without arrays, and hides the error of a worker
-behind one of its own. So it gets the arrays, and the rest as one object.
+array without elements, ends an epoch at a batch without arrays, hides the error of a worker behind
+one of its own, and dies where shared memory is full. So it gets the arrays for which there is room,
+and the rest as one object.
 """
 
 import copy
@@ -10,6 +11,8 @@ import errno
 import functools
 import gc
 import io
+import math
+import multiprocessing
 import os
 import sys
 import threading
@@ -30,9 +33,9 @@ from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
-SMALL = 2**30  # bytes; Docker gives a container 64 MB
-# The system has no more descriptors, processes, memory or semaphores to give, or refuses them.
-EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EACCES}
+SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
+# The system has no more descriptors, processes, memory or semaphores to give.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
 
 
 def map_in_workers(
@@ -43,15 +46,16 @@ def map_in_workers(
 ) -> Iterator[Any]:
     """Yield `read(key)` of each key, in order, computed ahead in other processes.
 
-    options: further ones of `paddle.io.DataLoader`. Arrays come as tensors. Raises what `read`
-    raises, with the traceback in the worker as its cause.
+    options: further ones of `paddle.io.DataLoader`. Arrays come as tensors; as arrays where shared
+    memory has no room for them. Raises what `read` raises, with the traceback in the worker as its
+    cause.
     """
     if not _can_start():
         yield from map(read, keys)
         return
     init = options.pop("worker_init_fn", None)
     loader = paddle.io.DataLoader(
-        _Batches(read),
+        _Batches(read, num_workers * options.get("prefetch_factor", 2)),
         batch_sampler=_Keys(keys),
         collate_fn=_only,
         num_workers=num_workers,
@@ -73,6 +77,9 @@ def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
     if not loader.num_workers or not _can_start():
         loader.num_workers = 0
         return iter(loader)
+    if loader.use_shared_memory and _room() < SMALL:
+        _warn_of_small_memory()
+        loader.use_shared_memory = False
     return _forked(loader)
 
 
@@ -97,27 +104,19 @@ def warn_of_open_files(dataset: Any) -> None:
 def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Yield the batches of a loader with workers; start them safely, and end them when closed.
 
-    In a worker, Python's garbage collector would destroy earlier loaders, and wait forever for
-    their threads, which are not forked. So all objects are hidden from the workers' collector. An
-    iterator that is only dropped is kept alive by its threads, and so are its workers. The loader
-    may not have persistent workers.
+    In a worker, Python's collector would destroy what earlier loaders have left, and wait forever
+    for threads of theirs that were not forked. So all objects, garbage too, are hidden from the
+    collector of the workers. An iterator that is only dropped keeps its threads, which keep it, and
+    its workers. The loader may not have persistent workers.
     """
-    wants_shared_memory = loader.use_shared_memory
-    loader.use_shared_memory = wants_shared_memory and _has_shared_memory()
     iterator: Any = _started(loader)  # Paddle's types leave out its private methods
-    if wants_shared_memory and not loader.use_shared_memory:
-        warn_once(
-            SHARED_MEMORY,
-            f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through "
-            "pipes, which is slower; expected at least 1 GiB, as docker run --shm-size=8g gives",
-        )
     try:
         yield from iterator
     except SystemError as error:  # Paddle's, of many lines
         raise ProcessError(
             f"one of the {loader.num_workers} workers that read the data has died "
-            f"({summary(error)}); expected enough memory, and room in {SHARED_MEMORY}, for them: "
-            "try fewer num_workers, or 0, which also shows an error of its own",
+            f"({summary(error)}); expected enough memory for them: try fewer num_workers, or 0, "
+            "which also shows an error of its own",
             exit_code=1,
         ) from error
     finally:
@@ -170,6 +169,7 @@ def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: in
 def _can_start() -> bool:
     """Return whether workers can start; warn if not: Paddle sets a signal handler for them."""
     if threading.current_thread() is threading.main_thread():
+        _require_semaphores()
         return True
     warn_once(
         "threads",
@@ -178,15 +178,35 @@ def _can_start() -> bool:
     return False
 
 
-def _has_shared_memory() -> bool:
-    """Return whether shared memory has room for batches."""
-    if sys.platform != "linux":  # elsewhere Paddle uses no such folder
-        return True
+def _require_semaphores() -> None:
+    """Raise ProcessError where shared memory is missing, full or not writable."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise ProcessError(
+            f"no worker can start, as {SHARED_MEMORY} gives no semaphores ({error.strerror}); "
+            "expected room there, and permission to write: or set num_workers to 0",
+            exit_code=OutputError.exit_code,
+        ) from error
+
+
+def _room() -> int:
+    """Return how many bytes shared memory has left."""
+    if sys.platform != "linux":  # other systems have ways of their own
+        return sys.maxsize
     try:
         system = os.statvfs(SHARED_MEMORY)
     except OSError:
-        return False
-    return system.f_bavail * system.f_frsize >= SMALL
+        return 0
+    return system.f_bavail * system.f_frsize
+
+
+def _warn_of_small_memory() -> None:
+    warn_once(
+        SHARED_MEMORY,
+        f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through pipes, "
+        "which is slower; expected more room in it, as docker run --shm-size=8g gives",
+    )
 
 
 if TYPE_CHECKING:
@@ -196,15 +216,20 @@ else:  # not generic in Paddle 2
 
 
 class _Batches(Dataset):
-    """Batches by their keys, packed."""
+    """Batches by their keys, packed.
 
-    def __init__(self, read: Callable[[Any], Any]):
+    batches_ahead: how many of them all workers together may have read before they are used.
+    """
+
+    def __init__(self, read: Callable[[Any], Any], batches_ahead: int):
         super().__init__()
         self.read = read
+        # twice as many, as a batch may be larger than those before; of each process of a training
+        self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
     def __getitem__(self, key: Any) -> list[Any]:
         try:
-            return _packed(self.read(key))
+            return _packed(self.read(key), _room() // self.share)
         except Exception as error:  # whatever the dataset raises
             return _packed(_Failure(error))
 
@@ -218,9 +243,13 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Rest:
-    """The rest of a batch without its arrays, which Paddle sends as it is."""
+    """The rest of a batch without its arrays, which Paddle sends as it is.
+
+    is_whole: whether the arrays are in it, as shared memory has no room for them.
+    """
 
     structure: Any
+    is_whole: bool = False
 
 
 class _Failure:
@@ -243,20 +272,21 @@ SENT_DTYPES = """
 """.split()
 
 
-def _packed(batch: Any) -> list[Any]:
-    """Return the arrays and tensors of a batch, and the rest of it."""
+def _packed(batch: Any, room: float = math.inf) -> list[Any]:
+    """Return the arrays and tensors of a batch, and the rest of it. room: bytes for them."""
     arrays = [np.zeros(1, np.uint8)]  # an epoch would end at a batch without arrays
 
     def set_apart(leaf: Any) -> Any:
-        if isinstance(leaf, paddle.Tensor):
-            leaf = as_array(leaf)
         is_array = isinstance(leaf, np.ndarray) and leaf.size > 0
         if not is_array or leaf.dtype.name not in SENT_DTYPES:
             return leaf
         arrays.append(np.asarray(leaf, order="C"))
         return _Slot(len(arrays) - 1)
 
+    batch = mapped(batch, lambda leaf: as_array(leaf) if isinstance(leaf, paddle.Tensor) else leaf)
     rest = _Rest(mapped(batch, set_apart))
+    if sum(array.nbytes for array in arrays) > room:
+        return [arrays[0], _Rest(batch, is_whole=True)]
     return [*arrays, rest]
 
 
@@ -264,9 +294,15 @@ def _unpacked(sent: Sequence[Any]) -> Any:
     """Return the batch that a worker has packed. Raises the error that it had."""
     *arrays, rest = sent
     batch = rest.structure
+    if rest.is_whole:
+        _warn_of_small_memory()
+        return batch
     if isinstance(batch, _Failure):
         raise batch.error from RuntimeError(f"in a worker:\n{batch.traceback}")
-    return mapped(batch, lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf)
+    return mapped(
+        batch,
+        lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf,
+    )
 
 
 def _only(batch: Any) -> Any:

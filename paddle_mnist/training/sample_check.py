@@ -41,7 +41,7 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
         raise ConfigError(
             f"{differs}, so a resumed run and workers would see other samples; expected samples "
             "that depend only on their index and on random numbers from random, numpy.random or "
-            "paddle, which are seeded for each batch; a sampler can have a method set_epoch(epoch)"
+            "paddle, which are seeded for each batch"
         )
     return not differs
 

@@ -18,9 +18,14 @@ from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddle_mnist.data.external import ExternalLoader, as_loader, open_loader
+from paddle_mnist.data.external import (
+    ExternalLoader,
+    ResumableBatchSampler,
+    as_loader,
+    open_loader,
+)
 from paddle_mnist.data.loader import BatchLoader
-from paddle_mnist.data.sampler import ResumableBatchSampler, ShardSpec, shards_of
+from paddle_mnist.data.sampler import ShardSpec, shards_of
 from paddle_mnist.data.seeding import reseed, seed_of
 from paddle_mnist.data.structures import mapped
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
@@ -483,6 +488,44 @@ def test_loader_with_workers_reads_by_itself_in_another_thread(lines):
     thread.join()
     assert read == epochs_of(own)
     assert len([line for line in lines() if "only from the main thread" in line]) == 1
+
+
+class Draws(paddle.io.Sampler):
+    """An order that a generator draws."""
+
+    def __init__(self, random):
+        self.random = random
+
+    def __iter__(self):
+        return iter(self.random.permutation(6).tolist())
+
+
+class DrawnBatches(paddle.io.BatchSampler):
+    """Batches that are rotated by the generator that draws their samples' order."""
+
+    def __init__(self, random):
+        self.sampler, self.random = Draws(random), random
+
+    def __iter__(self):
+        order = np.roll([*self.sampler], self.random.randint(6))
+        return iter(order.reshape(3, 2).tolist())
+
+    def __len__(self):
+        return 3
+
+
+def test_samplers_that_share_a_generator_resume_to_the_same_order():
+    def loader():
+        sampler = DrawnBatches(np.random.RandomState(0))
+        dataset = paddle.io.TensorDataset([paddle.arange(6)])
+        return open_loader(paddle.io.DataLoader(dataset, batch_sampler=sampler), 2)
+
+    def read(loader, epoch):
+        return [batch[0].tolist() for batch in loader.epoch(epoch)]
+
+    unbroken = loader()
+    epochs = [read(unbroken, epoch) for epoch in range(3)]
+    assert read(loader(), 2) == epochs[2] != epochs[1]
 
 
 def killed(index):

@@ -95,21 +95,6 @@ class CachesNoise(Points):
         return self.cache[index], label
 
 
-class CountsEpochs(paddle.io.Sampler):
-    """Rotates the order of the samples by the number of epochs that it has counted."""
-
-    epochs = 0
-
-    def __iter__(self):
-        self.epochs += 1
-        return iter(np.roll(range(len(self.data_source)), self.epochs).tolist())
-
-
-def sampler_of_its_own():
-    batches = paddle.io.BatchSampler(sampler=CountsEpochs(Points()), batch_size=8)
-    return {"train": paddle.io.DataLoader(Points(), batch_sampler=batches)}
-
-
 class HalfAState:
     def state_dict(self):
         return {}
@@ -144,10 +129,6 @@ REFUSED = {
     ),
     "cycle of two": (cycle_of_two, ["weights"]),
     "gradients left over": (gradients_left_over, ["gradient of step.other", "clear"]),
-    "sampler that counts epochs": (
-        sampler_of_its_own,
-        ["train.batch_sampler.sampler.epochs", "set_epoch"],
-    ),
     "cached augmentation": (lambda: {"train": CachesNoise(), "valid": Points()}, ["train.cache"]),
     "state without a state_dict": (
         lambda: {"state": {"teacher": object()}},
