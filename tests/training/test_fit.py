@@ -321,6 +321,32 @@ def test_fit_ready_data_resume_from_ends_of_epochs_or_inside_by_a_resumable_samp
     assert bits(train(ROW, tmp_path / "run", **options())) == bits(whole)
 
 
+class CountedEpochs(paddle.io.BatchSampler):
+    """Counts its epochs, each when it has been read to its end."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        order = np.random.RandomState(self.epoch).permutation(SAMPLES)
+        yield from np.array_split(order, len(self))
+        self.epoch += 1
+
+    def __len__(self):
+        return 5
+
+
+def test_fit_sampler_that_counts_epochs_resumes_where_only_a_part_of_each_is_read(tmp_path):
+    def options():
+        train = loader(batch_sampler=CountedEpochs())
+        return {"train": train, "valid": Points(), "epochs": 3, "steps_per_epoch": 3}
+
+    whole = train(ROW, tmp_path / "whole", **options())
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[StopsAt(7, stop)], **options())
+    assert bits(train(ROW, tmp_path / "run", **options())) == bits(whole)
+
+
 def test_fit_drop_last_trains_on_full_batches_only(tmp_path):
     result = train(ROW, tmp_path, drop_last=True, epochs=3, accumulate=2)
     assert (result.steps, bits(result)["state"]["samples"]) == (6, 3 * 32)
