@@ -137,9 +137,13 @@ def check_config_unchanged(
                 "generators before you create it, such as with paddle.seed(0), and sort sets and "
                 "the results of os.listdir() with sorted()"
             )
-        is_of_mirror = run.mirror is not None and where == run.mirror.url
-        elsewhere = "another mirror" if is_of_mirror else run.elsewhere()
-        lines.append(_remedies(names, where == str(checkpoint.path), elsewhere))
+        if where == str(checkpoint.path):  # of another run, which must not be replaced
+            new_run = []
+        elif run.mirror and where == run.mirror.url:  # which refuses a fresh run
+            new_run = ["choose another mirror"]
+        else:
+            new_run = ["set fresh to start over (moves it aside)", f"choose {run.elsewhere()}"]
+        lines.append(_remedies(names, new_run))
         raise ConfigError(
             f"the run in {where} was started with different settings:\n" + "\n".join(lines)
         )
@@ -233,15 +237,12 @@ def _are_samples(names: Collection[str]) -> bool:
     return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
 
 
-def _remedies(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
+def _remedies(changed: Sequence[str], new_run: Sequence[str]) -> str:
     """Return a sentence with the remedies for changed values.
 
-    is_named: whether the user names the checkpoint, of another run, which must not be replaced.
-    elsewhere: what to choose to train elsewhere.
+    new_run: the ways to start a new run with them, if there are any.
     """
-    remedies = ["keep its values"]
-    if not is_named:
-        remedies = ["set fresh to start over (moves it aside)", f"choose {elsewhere}"]
+    remedies = [*new_run] or ["keep its values"]
     reason = ""
     # No override for other labels of the same samples: the net would have to unlearn.
     are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)

@@ -148,7 +148,7 @@ def test_truncated_copy_is_reported_and_not_used(tmp_path, url, unbroken, lines)
 def test_copy_that_does_not_fit_the_start_raises(tmp_path, url):
     run_until(4, tmp_path / "one", url)
     before = manifests(url)
-    changed = r"(?s)seed: 5 in the run.*choose another mirror, or"
+    changed = r"(?s)seed: 5 in the run, 6 now\nChoose another mirror, or to change the run"
     with pytest.raises(ConfigError, match=changed):
         run(tmp_path / "two", url, seed=6)
     with pytest.raises(ConfigError, match=r"resume is off, but .*choose another mirror"):
