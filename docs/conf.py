@@ -164,6 +164,7 @@ site_search_keywords = {
         "speed": ["memory", "gpu memory"],
         "faq": ["oom", "error message", "troubleshooting", "debug", "overfit one batch"],
         "deployment": ["inference", "to_static", "static graph", "dynamic graph"],
+        "looking-inside": ["callback", "hook", "mlflow", "wandb"],
         "several-processes": ["multi-gpu", "distributed", "ddp"],
     },
     "zh": {
@@ -175,7 +176,7 @@ site_search_keywords = {
         "faq": ["显存", "显存不足", "报错", "错误信息", "调试", "过拟合一个批次"],
         "deployment": ["推理", "预测", "动态图", "静态图", "动转静"],
         "fluid": ["动态图", "静态图"],
-        "looking-inside": ["损失不下降"],
+        "looking-inside": ["损失不下降", "回调", "钩子"],
         "several-processes": ["多卡", "多卡训练", "分布式", "分布式训练"],
     },
 }
