@@ -124,12 +124,14 @@ def test_lost_run_gets_its_best_checkpoints_back(tmp_path, url):
 
     # All are equally good, so that the first are the best.
     options = {"optimizer": frozen, "epochs": 4, "keep_best": 2, "keep_last": 1}
+    run(tmp_path / "one", None, **options)
     run(tmp_path / "one", url, **options)
-    kept = {"model_epoch0.json", "model_epoch1.json", "model_epoch3.json"}
-    assert {name.rpartition("/")[2] for name in manifests(url)} == kept
+    uploaded = sorted(Path(url, "checkpoints").glob("*.json"), key=os.path.getmtime)
+    kept = ["model_epoch0.json", "model_epoch3.json", "model_epoch1.json"]
+    assert [path.name for path in uploaded] == kept, "the best, the newest, the others"
     shutil.rmtree(tmp_path / "one")
     run(tmp_path / "two", url, **options)
-    assert {path.name for path in Path(tmp_path, "two/checkpoints").glob("*.json")} == kept
+    assert {path.name for path in Path(tmp_path, "two/checkpoints").glob("*.json")} == {*kept}
 
 
 @everywhere
