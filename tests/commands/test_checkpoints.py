@@ -104,7 +104,7 @@ def test_list_shows_a_table_and_the_same_as_json(tool, run):
 def test_list_shows_damage_leftovers_and_quarantine(tool, run):
     """`newest` is what a training would resume from, not what is newest by name."""
     folder = run / "checkpoints"
-    flip(folder / f"{NAMES[4]}.pdopt")
+    (folder / f"{NAMES[4]}.pdopt").unlink()
     flip(folder / f"{NAMES[0]}.json")
     (folder / f"{NAMES[3]}.json").unlink()
     (folder / ".mnist_epoch1.pdparams.part").write_bytes(b"half")
@@ -120,6 +120,7 @@ def test_list_shows_damage_leftovers_and_quarantine(tool, run):
     text = tool("checkpoints", "list", "run").stdout
     assert "breakpoint [damaged]" in text and "epoch end [newest] [best]" in text
     assert text.count("\ndamaged: run/checkpoints/mnist_") == 2
+    assert f"/{NAMES[4]}.pdopt: No such file or directory; {NAMES[4]}.json lists it\n" in text
     assert text.count("\nleftovers: ") == 3 and text.count("\nquarantine: ") == 1
 
     for path in folder.glob("*.pdparams"):
