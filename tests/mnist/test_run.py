@@ -155,6 +155,15 @@ def test_changed_command_exits_with_2_and_a_diff(train, trained, tmp_path):
     assert "this run is finished" in again.stdout
 
 
+def test_override_trains_with_the_new_rate(train, trained):
+    changed = ("--epochs", "4", "--learning_rate", "0.002", "--lr_schedule", "constant")
+    error = train(*changed, "--override", "epochs,lr_schedule", expect=2).stderr
+    assert error.endswith("on purpose, override learning_rate\n")
+    train(*changed, "--override", "epochs,lr_schedule,learning_rate")
+    rates = [entry["value"] for entry in metrics(trained, "train/lr")]
+    assert rates[-3:] == [0.002] * 3 and 0.002 not in rates[:-3]
+
+
 def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):
     kept = {path.name: path.read_bytes() for path in (trained / "checkpoints").iterdir()}
     train("--fresh", "--weight_decay_layers", "nope", expect=2)
