@@ -27,10 +27,10 @@ def runs(tmp_path_factory, run_of_command):
 
 
 @contextmanager
-def served(folder, *arguments):
+def served(folder, *arguments, program=("tools/dashboard.py",)):
     """The dashboard's process and address, as a user starts it behind a proxy."""
-    program = [sys.executable, "-u", ROOT / "paddle_mnist/__main__.py", "dashboard"]
-    command = [*program, "--port", "0", "--language", "en"]
+    script, *name = program
+    command = [sys.executable, "-u", ROOT / script, *name, "--port", "0", "--language", "en"]
     with (folder / "dashboard.log").open("w") as log:
         process = forked.Popen(
             [*command, *arguments],
@@ -87,7 +87,8 @@ def test_dashboard_with_a_public_path_serves_all_below_it(run_of_fit, tmp_path):
     """Pages, what they load, and the data of every split; a proxy passes nothing else on."""
     shutil.copytree(run_of_fit, tmp_path / "work/output/own")
     path = "/team/user@mnist/proxy"
-    with served(tmp_path, "--public_path", path) as (process, address, lines):
+    command = ("paddle_mnist/__main__.py", "dashboard")
+    with served(tmp_path, "--public_path", path, program=command) as (process, address, lines):
         assert lines[0] == "showing own/vdl\n" and "graph" not in "".join(lines)
         assert lines[-1].startswith(f"dashboard: {address}{path}/scalar ")
 
