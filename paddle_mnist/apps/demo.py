@@ -14,7 +14,7 @@ import numpy as np
 
 from paddle_mnist.apps.server import HEADERS, PUBLIC, is_loopback, listen, refusal
 from paddle_mnist.apps.texts import LANGUAGES, REASONS, TEXTS
-from paddle_mnist.errors import DeviceError
+from paddle_mnist.errors import DeviceError, OutputError
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.pictures import Reading, read_pictures
 from paddle_mnist.mnist.predictor import DigitPredictor, open_predictor
@@ -131,7 +131,8 @@ def serve(
     model, run, net: the folder, run and net of `DigitPredictor`; by default the pretrained weights.
     Shows the layers that an exported model outputs, if there is one.
     port: 0 chooses a free one. share: at a public address, by gradio.
-    Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
+    Raises CheckpointError, ConfigError when it cannot listen there, DeviceError, and OutputError
+    without a temporary folder.
     """
     with listen(host, port) as listening:  # gradio's error gives no reason
         port = listening.getsockname()[1]
@@ -141,7 +142,13 @@ def serve(
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     proxies = contextlib.nullcontext() if share else without_proxies()
     # Pages share gradio's folder, and each deletes the others' files when it ends (6.31).
-    temporary = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
+    except OSError as error:
+        raise OutputError(
+            f"no temporary folder can be made ({error.strerror or error}); make room, or export "
+            "TMPDIR=FOLDER"
+        ) from error
     with temporary as folder, environment(GRADIO_TEMP_DIR=folder), proxies:
         gradio, blocks = _gradio(), page(predictor)
         blocks.launch(
@@ -208,6 +215,8 @@ def _reason(reading: Reading, language: str) -> str:
     """Return why no digit is read; for kinds that `REASONS` lacks, in English only."""
     english = str(reading.error)
     words = REASONS.get(reading.kind, english) if language == "zh" else english
+    if reading.kind == "shapes":  # its error names an option of the command
+        words = _say("shapes", language)
     return words[:1].upper() + words[1:]
 
 

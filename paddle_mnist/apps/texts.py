@@ -11,6 +11,10 @@ TEXTS = {
         "Draw a digit. The net answers after each stroke.",
         "请写一个数字，每写一笔都会识别一次。",
     ),
+    "shapes": (
+        "several shapes; expected one digit",
+        "图中有多个互不相连的图形，应只有一个数字",
+    ),
     "answer": ("Probability of each digit", "各数字的概率"),
     "words": (
         "{digit}, probability {probability:.1%}{score}",
@@ -31,6 +35,5 @@ REASONS = {
     "damaged": "图片已损坏或不完整",
     "frames": "文件中有多张图片，请只保存需要的一张",
     "size": "图片太小、太大或过于狭长",
-    "shapes": "图中有多个互不相连的图形，应只有一个数字",
     "digit": "疑似非数字",
 }

@@ -172,6 +172,12 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     if os.path.isdir(path):
         return _final_weights(RunDirectory(path))
     file = Path(path)
+    if _is_of_exported(file):
+        raise CheckpointError(
+            f"{path}: a file of an exported model, from which no weights are read; infer, demo and "
+            "DigitPredictor take the folder that export wrote; what paddle.jit.save wrote, "
+            "paddle.jit.load reads"
+        )
     is_bare = file.suffix not in NO_WEIGHTS and not os.path.exists(_manifest_path(path))
     if is_bare and os.path.isfile(path):
         return _of_no_checkpoint(file, RunDirectory(file.parent))
@@ -192,7 +198,8 @@ def _local(name: Name) -> str:
         url = without_credentials(str(name))
         raise CheckpointError(
             f"{url}: is a URL; expected a path on this machine; to bring a run back from its "
-            f"mirror, train as it was trained, with this mirror: what is there is not trained again"
+            "mirror, train as it was trained, with this mirror: what is there is not trained "
+            "again; to list or verify a mirror, give its folder, or download it first"
         )
     return os.path.expanduser(name)
 
@@ -285,6 +292,13 @@ def _of_no_checkpoint(file: Path, run: RunDirectory) -> SavedWeights:
 def _stem(path: Path) -> str:
     """Return the name of a checkpoint, given the path of any of its files."""
     return path.stem if path.suffix in (*DATA_SUFFIXES, ".json") else path.name
+
+
+def _is_of_exported(path: Path) -> bool:
+    """Return whether a path is of a file that `paddle.jit.save` wrote, or the stem of its files."""
+    stem = path.stem if path.suffix in (".json", ".pdiparams", ".pdmodel") else path.name
+    is_data = path.suffix in DATA_SUFFIXES
+    return not is_data and os.path.exists(path.parent / f"{stem}.pdiparams")
 
 
 def _manifest_path(name: str) -> Path:

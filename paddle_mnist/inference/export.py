@@ -5,7 +5,6 @@ import hashlib
 import importlib
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from paddle import nn
 
 import paddle_mnist
 from paddle_mnist.data.structures import explained
-from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError, OutputError
+from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.predictor import (
     ABOUT,
     ONNX,
@@ -211,22 +210,26 @@ def export_layer(
 def _temporary_folder(output: Path, size: int) -> Iterator[Path]:
     """Make a temporary folder in the one to export to, which an error removes if it is new.
 
-    size: bytes that must be free there: Paddle ignores errors in writing, which then show as a
-    damaged model. Raises OutputError.
+    Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
+    block becomes an OutputError if a file of `size` bytes cannot be written there.
     """
     is_new = not output.exists()
     make_folder(output)
     try:
         with writing(output):
-            free = shutil.disk_usage(output).free
-            if free < size:
-                raise OutputError(f"{output}: {free} bytes are free; expected at least {size}")
             temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
         with temporary as name:
-            yield Path(name)
+            try:
+                yield Path(name)
+            except Exception:
+                for path in Path(name).iterdir():
+                    remove(path)
+                write_atomically(Path(name, "trial"), bytes(size))
+                raise
     except BaseException:
         if is_new:
-            output.rmdir()
+            with contextlib.suppress(OSError):  # not empty
+                output.rmdir()
         raise
 
 

@@ -15,6 +15,7 @@ from paddle_mnist.checkpoint.names import exists
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.environment import encodable
 
 ABOUT = "about.json"
 ONNX = "model.onnx"
@@ -93,7 +94,8 @@ class Predictor:
 
     Attributes: about, the contents of `about.json`; signature, its input and outputs; outputs, the
     names of the outputs in order; output_shapes, by name, for one sample.
-    Raises CheckpointError if the folder is not an exported model or is damaged; DeviceError.
+    Raises CheckpointError if the folder is not an exported model or is damaged; ConfigError for a
+    path that is not UTF-8; DeviceError.
     """
 
     def __init__(
@@ -108,6 +110,8 @@ class Predictor:
         folder = Path(folder)
         if not is_exported(folder):
             raise CheckpointError(_not_exported(folder))
+        if encodable(str(folder)) != str(folder):
+            raise ConfigError(f"{folder}: Paddle reads models only from a path in UTF-8; move it")
         self.about, self.signature = read_about(folder)
         self.outputs = self.signature.outputs
         self.batch_size = batch_size

@@ -310,13 +310,22 @@ def plot_runs(
     if len(runs) == 1:
         names = FIGURES if runs[0].is_of_fit else figures.DIGIT_FIGURES
     if unknown := [file for file in only if file not in files_of(names)]:
-        raise ConfigError(unknown_name("--only", unknown[0], files_of(names)))
+        raise ConfigError(_not_drawn(unknown[0], names))
     folder = Path(output) if output else runs[0].figures
     if len(runs) > 1:
         save_figures({COMPARED: _compare(runs, histories)}, folder, only)
     else:
         save_figures(figures_of(runs[0], device=device), folder, only)
     return folder
+
+
+def _not_drawn(file: str, names: Sequence[str]) -> str:
+    """Return why a file is not drawn. names: of the figures that are."""
+    if file in files_of([COMPARED]):
+        return f"{file} compares runs; expected two or more"
+    if COMPARED in names and file in files_of([*FIGURES, *figures.DIGIT_FIGURES]):
+        return f"{file} is drawn of one run; expected one RUN, or {COMPARED}.png"
+    return unknown_name("--only", file, files_of(names))
 
 
 def _history(run: RunDirectory) -> History:

@@ -134,14 +134,17 @@ def _source_at(path: Path) -> Source:
         raise DataError(f"{path}: {_contents(path)}; expected {FILES}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
-    kind = Path(path.name.removesuffix(".gz")).suffix
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix
     if kind == ".csv":
         return _csv(path)
     if kind in READERS:
         return Source(path.name, path, (path,), lambda: READERS[kind](path))
     if _idx_name(path):
         raise DataError(f"{path}: one of four IDX files; expected their folder, {path.parent}")
-    raise DataError(f"{path}: not a file that is known by its name; expected {FILES}")
+    raise DataError(
+        f"{path}: unknown suffix; expected {FILES}; rename it to end in .json.gz, .npz, .csv or "
+        ".csv.gz"
+    )
 
 
 def _contents(folder: Path) -> str:

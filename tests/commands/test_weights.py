@@ -64,6 +64,9 @@ def runs(tmp_path_factory, tiny):
         train_and_evaluate(TrainConfig(output=str(folder / name), **plain, **options))
     paddle.save(MNIST().state_dict(), str(folder / "lone.pdparams"))
     paddle.save({"w": paddle.ones([2])}, str(folder / "other.pdparams"))
+    Path(folder, "jit").mkdir()
+    Path(folder, "jit/net.json").write_text("{}")
+    Path(folder, "jit/net.pdiparams").write_bytes(b"")
     Path(folder, "out").mkdir()
     Path(folder, "out/model.onnx").write_bytes(b"")
     Path(folder, "out/about.json").write_text("{}")
@@ -239,6 +242,8 @@ def test_load_of_an_invalid_name_raises(place):
         assert "\n" not in str(refused.value)
 
 
+JIT_FILES = ("", ".json", ".pdiparams")  # as Paddle 3 writes them
+OF_EXPORTED = "a file of an exported model, from which no weights are read; infer, demo and"
 NOT_OF_IT = f"{RUN} is not of the run {OTHER}"
 REFUSED = [  # words, exit code, what the error says
     (["eval", RUN, "--run", OTHER], 2, NOT_OF_IT),
@@ -258,6 +263,9 @@ REFUSED = [  # words, exit code, what the error says
     (["train", "--incremental_from", "lone.pdparams"], 4, "holds weights alone"),
     (["plot", "s3://bucket/run"], 4, "a URL; expected a path"),
     (["infer", PICTURE, "--model", "no"], 4, "take the folder of an export"),
+    (["checkpoints", "list", "file:///mirror"], 4, "give its folder, or download it first"),
+    *((["infer", PICTURE, "--model", f"jit/net{end}"], 4, OF_EXPORTED) for end in JIT_FILES),
+    (["eval", "jit/net"], 4, OF_EXPORTED),
     (["infer", PICTURE, "-k", "other.pdparams"], 4, "does not fit the model"),
 ]
 

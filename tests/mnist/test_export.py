@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist import MNIST, MnistDataset, evaluate
-from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError, OutputError
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.export import OUTPUTS, ExportedModel, export_model, variables
 from paddle_mnist.mnist.predictor import DigitPredictor, as_pixels
@@ -117,6 +118,12 @@ DAMAGE = {
 }
 
 
+def test_predictor_of_a_path_that_is_not_utf_8_raises(exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(ConfigError, match="only from a path in UTF-8; move it"):
+        DigitPredictor(folder)
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_predictor_damaged_export_raises(exported, tmp_path, damage):
     folder = shutil.copytree(exported, tmp_path / "exported")
@@ -155,6 +162,17 @@ def test_export_model_that_fails_keeps_the_export_before(model, tmp_path, images
     with pytest.raises(CheckpointError, match="nothing is exported"):
         export_model(broken, tmp_path, ["logits"])
     assert np.isfinite(DigitPredictor(tmp_path).run(images[:2])["logits"]).all()
+
+
+def test_export_model_that_cannot_be_written_names_the_cause(model, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+    try:
+        with pytest.raises(OutputError, match="File too large"):
+            export_model(model, tmp_path / "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 def test_variables_lists_three_kinds(model):

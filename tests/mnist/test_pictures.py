@@ -184,6 +184,11 @@ def test_infer_reads_its_example_and_stdin(tool, monkeypatch):
     assert row["digit"] == 7
 
 
+def test_read_pictures_unforeseen_error_is_one_line_without_a_traceback(predictor, lines):
+    (reading,) = read_pictures(predictor, [7])
+    assert reading.error.startswith("cannot be read (TypeError: ") and lines() == []
+
+
 def test_read_pictures_many_files_takes_few_at_a_time_in_order(predictor, tmp_path):
     """However many threads read them, and however long each takes."""
     seven().save(tmp_path / "small.png")

@@ -110,6 +110,17 @@ def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
     assert np.array_equal(loaded.images.reshape(-1, 784), np.float32(lists[0][0]))
 
 
+def test_suffix_in_any_case_is_read(tmp_path):
+    table = csv_bytes(*TRAIN)
+    for name, data in (
+        ("MNIST.NPZ", with_arrays()),
+        ("T.CSV", table),
+        ("T.CSV.GZ", gzip.compress(table)),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert sum(map(len, read(tmp_path / name).values())) >= 36, name
+
+
 def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     """As Kaggle's: its test.csv has no labels."""
     images = tiny_splits({"train": 140})["train"][0]
@@ -199,7 +210,7 @@ FAULTS = {  # by file: the fault, the bytes, and what the message says
         ("a pixel of 256", with_line(ROW[:-1] + b"256"), "line 3", "column 785", "'256'"),
         ("a line without end", b"0," * (1 << 16), "line 1", "column 32769"),
     ],
-    "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "known by its name", "mnist.npz")],
+    "mnist.pkl": [("a pickle", pickle.dumps(ARRAYS), "unknown suffix", "mnist.npz", "rename")],
 }
 
 

@@ -111,8 +111,12 @@ def test_plot_of_several_runs_compares_them(tool, tmp_path, run_of_command):
     assert [path.name for path in (tmp_path / "both").iterdir()] == ["compare.svg"]
     svg = (tmp_path / "both/compare.svg").read_text()
     assert svg.count("largest difference: 0 ") == svg.count("largest difference") == 2
-    for runs, file in ((["one"], "compare.svg"), (["one", "same"], "curves.svg")):
-        assert file in tool("plot", *runs, "--only", file, expect=2).stderr
+    for runs, file, message in (
+        (["one"], "compare.svg", "compare.svg compares runs; expected two or more"),
+        (["one", "same"], "curves.svg", "curves.svg is drawn of one run; expected one RUN, or com"),
+        (["one", "same"], "compar.svg", "did you mean 'compare.svg'"),
+    ):
+        assert message in tool("plot", *runs, "--only", file, expect=2).stderr
 
 
 def test_plot_only_draws_the_chosen_files(tool, tmp_path, run_of_command):

@@ -169,5 +169,5 @@ def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
     except MemoryError:
         return DataError("too large for this machine's memory; make it smaller")
     except Exception as error:  # unforeseen; one picture must not end the others
-        log.exception("%s cannot be read", file)
+        log.debug("%s cannot be read", file, exc_info=True)
         return DataError(f"cannot be read ({summary(error)}); report this")
