@@ -29,8 +29,15 @@ QUEUE_SIZE = 32  # requests; more are refused
 AT_ONCE = 2  # computations
 RETENTION_SECONDS = 600  # for which pictures stay on the disk
 SHOWN = 280  # pixels of a picture's side
-# gradio's drawing area has no tool at first, and after it has been cleared.
-TAKE_BRUSH = "() => setTimeout(() => document.querySelector('[aria-label=Brush]')?.click(), 300)"
+# gradio's drawing area has no tool at first, until it is ready, and after it has been cleared.
+TAKE_BRUSH = """() => {
+    const take = () => {
+        if (document.querySelector('[aria-label="Brush Size"]')) return;
+        document.querySelector('[aria-label=Brush]')?.click();
+        setTimeout(take, 300);
+    };
+    setTimeout(take, 300);
+}"""
 # It may also send what was drawn before it was cleared.
 ON_SHEET = "drawing => document.querySelector('[aria-label=Undo]')?.disabled ? null : drawing"
 
