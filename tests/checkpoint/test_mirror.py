@@ -147,6 +147,28 @@ def test_truncated_copy_is_reported_and_not_used(tmp_path, url, unbroken, lines)
     assert bits(result) == unbroken
 
 
+def test_process_of_the_mirror_that_dies_after_a_truncated_copy_is_replaced(
+    tmp_path, url, unbroken, lines
+):
+    """The next process still accepts that copy as the run's own."""
+    run_until(7, tmp_path / "one", url)
+    remote = RemoteFolder(url)
+    remote.write(newest(url).replace(".json", ".pdparams"), b"x")
+
+    def kill_and_stop():
+        [process] = processes_of_mirrors(os.getpid())
+        process.kill()
+        stop()
+
+    with pytest.raises(ProgramError):
+        run(tmp_path / "two", url, [StopsAt(7, kill_and_stop)])
+
+    assert any("damaged copy" in line for line in lines())
+    assert any("the process of the mirror died" in line for line in lines())
+    assert bits(run(tmp_path / "three", url)) == unbroken
+    assert any("resuming after step 7" in line for line in lines())
+
+
 def test_copy_that_does_not_fit_the_start_raises(tmp_path, url):
     run_until(4, tmp_path / "one", url)
     before = manifests(url)
