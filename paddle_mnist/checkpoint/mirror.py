@@ -72,6 +72,7 @@ class Mirror:
         self._has_begun = False  # to upload: before, the copy may be another run's
         self._is_last = False  # the training has ended, so that the result is uploaded, too
         self._uploaded: Sequence[Checkpoint] = []  # what the copy has held last
+        self._newest_at_start: Optional[str] = None  # of the copy, by checksum
         self._start()
 
     def _start(self) -> None:
@@ -86,7 +87,13 @@ class Mirror:
                 start_new_session=True,  # Ctrl-C is for the training, which then ends this process
             )
         run, stopping = self._run, [int(signum) for signum in signals.stop_signals()]
-        copy = (self.url, run.path.absolute(), run.weights.stem, self._saving)
+        copy = (
+            self.url,
+            run.path.absolute(),
+            run.weights.stem,
+            self._saving,
+            self._newest_at_start,
+        )
         self._send((os.getpid(), stopping, copy))
 
     def _send(self, message: tuple[Any, ...]) -> None:
@@ -160,7 +167,9 @@ class Mirror:
         is_needed: whether the training cannot start without it.
         """
         longest = math.inf if is_needed else SHORT_WAIT
-        return list(self._call(min(self._saving.mirror_timeout, longest), "look"))
+        copies = list(self._call(min(self._saving.mirror_timeout, longest), "look"))
+        self._newest_at_start = copies[-1].manifest[CHECKSUM] if copies else None
+        return copies
 
     def pull(self, newer_than: Optional[Checkpoint]) -> None:
         """Download the newest checkpoint that is intact and newer than another, and the best ones.

@@ -57,11 +57,13 @@ class MirrorCopy:
     Its methods raise what drivers raise, and RunLockedError if another process has written there.
     """
 
-    def __init__(self, url: str, run: Path, name: str, saving: Saving):
+    def __init__(
+        self, url: str, run: Path, name: str, saving: Saving, newest_at_start: Optional[str] = None
+    ):
         self.remote = RemoteFolder(url)
         self.run = RunDirectory(run, name)
         self.saving = saving
-        self._newest_at_start: Optional[str] = None  # of the copy, by checksum
+        self._newest_at_start = newest_at_start  # of the copy, by checksum
         self._manifests: dict[tuple[str, int], Checkpoint] = {}  # those read, by name and size
         self._damaged: set[str] = set()  # the names of checkpoints whose manifests cannot be read
         self._files: set[str] = set()  # all names in `checkpoints`

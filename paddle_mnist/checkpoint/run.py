@@ -241,6 +241,12 @@ class RunDirectory:
         """Return the options to change for another run, for messages."""
         return _elsewhere(self.mirror is not None)
 
+    def to_start_over(self) -> list[str]:
+        """Return the ways to start over, for messages; a mirror that holds a run refuses fresh."""
+        if self.mirror:
+            return [f"choose {self.elsewhere()} to start over"]
+        return ["set fresh to start over (moves it aside)", f"choose {self.elsewhere()}"]
+
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
         """Return whether there is a checkpoint and it is in this run's directory."""
         folder = self.checkpoints.folder.resolve()

@@ -1,9 +1,11 @@
 """The options of `train`, and the configuration that they ask for."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import (
@@ -86,17 +88,19 @@ def add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
 def train_config(args: argparse.Namespace) -> TrainConfig:
     """Return the configuration that a command line asks for.
 
-    Later ones win: the recipe, the schedule of continued training, the files, -o, the options.
+    Later ones win: the recipe, the schedule of continued training, `--num_gpus`, the files, -o, the
+    options.
     Without a recipe or a file, on a machine where only the embedded digits are found, the recipe is
     `digits`.
     Raises ConfigError.
     """
+    implied = _implied_by_num_gpus(args)
     options = {**_fields_from_set(args.set), **_fields_from_options(args)}
     if len(args.recipe) > 1:
         raise ConfigError(f"recipe is {' and '.join(args.recipe)}; expected one; give files by -c")
     recipe = args.recipe[0] if args.recipe else None if args.config else "default"
     if not args.recipe and not args.config:
-        TrainConfig(**options)  # errors in the options come before the search for data
+        TrainConfig(**{**implied, **options})  # errors come before the search for data
         if not find_source(options.get("data", "auto")).path:  # the embedded digits
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
@@ -104,13 +108,24 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     file: dict[str, Any] = {}
     for path in args.config:
         file.update(read_yaml(path))
-    given = {**file, **options}
+    given = {**implied, **file, **options}
     if given.get("output") is None:
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))
-    if given.get("incremental_from") and "lr_schedule" not in given:
+    if "lr_schedule" not in given and _is_continued(given):
         values.update(continued_schedule({**TrainConfig().options, **values}))
     values.update(given)
     return TrainConfig.from_mapping(values, origin=", ".join(args.config) or "config")
+
+
+def _is_continued(given: Mapping[str, Any]) -> bool:
+    """Return whether training continues another run, or resumes a run that does."""
+    resume = str(given.get("resume", "auto"))
+    if given.get("incremental_from") or resume in ("auto", "off", "False"):
+        return bool(given.get("incremental_from"))
+    run = RunDirectory(resume)
+    configs = (run.config, RunDirectory(run.path.parent.parent).config)  # or that of a checkpoint
+    config = next((path for path in configs if path.is_file()), None)
+    return config is not None and bool(read_yaml(config).get("incremental_from"))
 
 
 def _name_of(config: Path) -> str:
@@ -131,14 +146,14 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
 
 
 def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that have an option of their own, and those that `--num_gpus` implies.
+    """Return the fields that have an option of their own."""
+    return {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
 
-    An option wins over what ModelArts appends.
-    """
-    options = {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
+
+def _implied_by_num_gpus(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields that `--num_gpus` implies."""
     if "num_gpus" not in args:
-        return options
+        return {}
     count = args.num_gpus
     # ModelArts passes 0 on machines without a GPU; nprocs 0 would start as many as there are cores.
-    implied = {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}
-    return {**implied, **options}
+    return {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}

@@ -1,6 +1,7 @@
 """Name the weights that a command reads: a run, a checkpoint or a file; and the net they are of."""
 
 import argparse
+from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, WORDS
@@ -37,14 +38,18 @@ def add_weights_arguments(
         "--checkpoint",
         "-k",
         "--model",
-        dest="name",
+        dest="names",
         metavar="NAME",
+        action="append",
+        default=[],
         help="the same as RUN, or a checkpoint of it" if first else meaning,
     )
     parser.add_argument(
         *run_options,
-        dest="run",
+        dest="runs_of_names",
         metavar="RUN",
+        action="append",
+        default=[],
         help=f"the run that {', '.join(CHECKPOINT_WORDS)} or the name of a checkpoint refers to",
     )
     parser.add_argument(
@@ -56,7 +61,8 @@ def add_weights_arguments(
 
 def named_weights(args: argparse.Namespace) -> NamedWeights:
     """Return what the arguments name. Raises ConfigError if they name several things."""
-    first, name, run = getattr(args, "weights", None), args.name, args.run
+    first = getattr(args, "weights", None)
+    name, run = _only("checkpoint", args.names), _only("run", args.runs_of_names)
     if first is None or name is None:
         return NamedWeights(name if first is None else first, run)
     if run is not None:
@@ -65,3 +71,11 @@ def named_weights(args: argparse.Namespace) -> NamedWeights:
             "checkpoints"
         )
     return NamedWeights(name, first)
+
+
+def _only(option: str, values: Sequence[str]) -> Optional[str]:
+    """Return the value of a repeatable option. Raises ConfigError if it has several values."""
+    different = list(dict.fromkeys(values))
+    if len(different) > 1:
+        raise ConfigError(f"{option} is {' and '.join(different)}; expected one")
+    return different[0] if different else None

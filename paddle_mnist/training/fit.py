@@ -319,9 +319,9 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
     compared = [*code_comparison(training, checkpoint)]
     exception = f", except that of {listed(compared)}" if compared else ""
     log.info(
-        "this run is finished; to train longer, set more epochs and override epochs; to start "
-        "over, set fresh or choose %s; code is not compared%s",
-        training.run.elsewhere(),
+        "this run is finished; to train longer, set more epochs and override epochs; %s; code is "
+        "not compared%s",
+        " or ".join(training.run.to_start_over()),
         exception,
     )
     return result

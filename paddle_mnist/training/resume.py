@@ -51,8 +51,7 @@ def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[C
     checkpoint = newest
     if resume == "off" and newest:
         raise ConfigError(
-            f"resume is off, but {run.path} holds {newest.name}; set fresh to start over, which "
-            f"moves it aside, or choose {run.elsewhere()}"
+            f"resume is off, but {run.path} holds {newest.name}; {' or '.join(run.to_start_over())}"
         )
     if resume not in ("auto", "off"):
         checkpoint = newest or find_checkpoint(resume, run).load_all()
@@ -140,9 +139,9 @@ def check_config_unchanged(
         if where == str(checkpoint.path):  # of another run, which must not be replaced
             new_run = []
         elif run.mirror and where == run.mirror.url:  # which refuses a fresh run
-            new_run = ["choose another mirror"]
+            new_run = ["choose another mirror to start over"]
         else:
-            new_run = ["set fresh to start over (moves it aside)", f"choose {run.elsewhere()}"]
+            new_run = run.to_start_over()
         lines.append(_remedies(names, new_run))
         raise ConfigError(
             f"the run in {where} was started with different settings:\n" + "\n".join(lines)

@@ -110,7 +110,9 @@ def test_lost_run_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbrok
     assert steps == sorted(steps) and steps[0] < 7
     assert len(manifests(url)) <= 4, "the newest three, and the best"
 
-    assert bits(run(tmp_path / "three", url)) == unbroken
+    for _ in range(2):  # the second one finds it finished
+        assert bits(run(tmp_path / "three", url)) == unbroken
+    assert any("choose another output and another mirror to start over" in x for x in lines())
     secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode()
     for path in filter(Path.is_file, tmp_path.rglob("*")):
         assert secret not in path.read_bytes(), path
@@ -147,14 +149,39 @@ def test_truncated_copy_is_reported_and_not_used(tmp_path, url, unbroken, lines)
     assert bits(result) == unbroken
 
 
+def test_process_of_the_mirror_that_dies_after_a_truncated_copy_is_replaced(
+    tmp_path, url, unbroken, lines
+):
+    """The next process still accepts that copy as the run's own."""
+    run_until(7, tmp_path / "one", url)
+    remote = RemoteFolder(url)
+    remote.write(newest(url).replace(".json", ".pdparams"), b"x")
+
+    def kill_and_stop():
+        [process] = processes_of_mirrors(os.getpid())
+        process.kill()
+        stop()
+
+    with pytest.raises(ProgramError):
+        run(tmp_path / "two", url, [StopsAt(7, kill_and_stop)])
+
+    assert any("damaged copy" in line for line in lines())
+    assert any("the process of the mirror died" in line for line in lines())
+    assert bits(run(tmp_path / "three", url)) == unbroken
+    assert any("resuming after step 7" in line for line in lines())
+
+
 def test_copy_that_does_not_fit_the_start_raises(tmp_path, url):
     run_until(4, tmp_path / "one", url)
     before = manifests(url)
-    changed = r"(?s)seed: 5 in the run, 6 now\nChoose another mirror, or to change the run"
+    changed = r"(?s)seed: 5 in the run, 6 now\nChoose another mirror to start over, or to ch"
     with pytest.raises(ConfigError, match=changed):
         run(tmp_path / "two", url, seed=6)
     with pytest.raises(ConfigError, match=r"resume is off, but .*choose another mirror"):
         run(tmp_path / "two", url, resume="off")
+    here = r"resume is off, but .* holds model_.*; choose another output and another mirror to"
+    with pytest.raises(ConfigError, match=here):
+        run(tmp_path / "one", tmp_path / "empty", resume="off")
     run_until(3, tmp_path / "other", None)
     with pytest.raises(ConfigError, match=r"holds run .* but .* is run "):
         run(tmp_path / "other", url)

@@ -248,6 +248,8 @@ NOT_OF_IT = f"{RUN} is not of the run {OTHER}"
 REFUSED = [  # words, exit code, what the error says
     (["eval", RUN, "--run", OTHER], 2, NOT_OF_IT),
     (["eval", RUN, "-k", "best", "--run", OTHER], 2, "expected a run and one of its checkpoints"),
+    (["eval", "--run", RUN, "--output", OTHER], 2, f"run is {RUN} and {OTHER}; expected one"),
+    (["infer", PICTURE, "-k", RUN, "--model", OTHER], 2, f"{RUN} and {OTHER}; expected one"),
     (["infer", PICTURE, "--run", OTHER, "--model", RUN], 2, NOT_OF_IT),
     (["eval", PATH, "--run", OTHER], 2, f"{PATH} is not of the run {OTHER}"),
     (["eval", "pretrained", "--run", RUN], 2, f"pretrained and the run {RUN} are"),

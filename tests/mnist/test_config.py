@@ -105,6 +105,11 @@ def test_continued_training_has_a_schedule_of_its_own(tmp_path, monkeypatch):
     assert schedule(*continued, "--learning_rate", "0.2") == ("polynomial", 0.2)
     (tmp_path / "mine.yaml").write_text("lr_schedule: onecycle\n")
     assert schedule("-c", "mine.yaml", *continued) == ("onecycle", 0.1)
+    for run, first in {"continued": continued, "new": ()}.items():
+        (tmp_path / run / "checkpoints").mkdir(parents=True)
+        (tmp_path / run / "config.yaml").write_text(parse(*first).as_yaml())
+        for name in (run, f"{run}/checkpoints/mnist_epoch0"):
+            assert schedule("--resume", name, "--output", "out") == schedule(*first)
 
 
 def test_later_ways_to_name_a_field_win(tmp_path):
@@ -145,11 +150,15 @@ def test_invalid_argument_raises_with_its_name(argv, part):
     assert part in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_options_that_model_arts_appends_are_understood():
+def test_options_that_model_arts_appends_are_understood(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("nprocs: 3\n")
     for argv, expected in {
         "--data_url=/d --train_url=/o --num_gpus=8": ("/d", "/o", 8, "auto"),
-        "-o nprocs=2 device=gpu:0 data=/d --output=/o --num-gpus=0": ("/d", "/o", 1, "cpu"),
+        "-o data=/d --output=/o --num-gpus=0": ("/d", "/o", 1, "cpu"),
         "--data=/d --nprocs=2 --output=/o --num_gpus=8": ("/d", "/o", 2, "auto"),
+        "-o nprocs=2 --data=/d --train_url=/o --num_gpus=8": ("/d", "/o", 2, "auto"),
+        f"-c {file} --data=/d --train_url=/o --num_gpus=0": ("/d", "/o", 3, "cpu"),
     }.items():
         config = parse("--recipe", "default", *argv.split())
         found = (config.images.data, config.output, config.processes.nprocs, config.device)
