@@ -68,7 +68,7 @@ def test_plot_of_a_run_of_fit_draws_what_fit_drew(tool, run, tmp_path):
         assert f"<!-- {label} -->" in text
     for only, message in {
         "kernels.png": "unknown name 'kernels.png'",
-        "compare.png": "unknown name 'compare.png'",
+        "compare.png": "compare.png compares runs; expected two or more",
         "curve.png": "unknown name 'curve.png'; did you mean 'curves.png'",
     }.items():
         error = tool("plot", "run", "--only", only, expect=2).stderr
