@@ -108,6 +108,7 @@ def _block_sizes(conv: nn.Conv2D, shape: Sequence[int]) -> Optional[BlockSizes]:
         and list(padding) == [block.padding] * 2
         and 0 <= block.padding < kernel
         and min(block.pooled_height, block.pooled_width) > 0
+        and block.max_place < 2**31
     )
     return block if computes_the_same else None
 

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import float64, types, uint64
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from paddle_mnist.nn.compiler import Loop, compiled, inlined, processor, unique
@@ -51,6 +52,7 @@ from paddle_mnist.nn.layout import (
 MAX_KERNELS = 12288  # floats that mostly stay in a cache of 32 KiB
 ZERO, NAN = np.float32(0), np.float32("nan")
 ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
+VECTOR = 16  # floats that are listed at a time
 
 
 class Workspace(NamedTuple):
@@ -58,35 +60,41 @@ class Workspace(NamedTuple):
 
     starts, places, values: of each row, where the values of each of its pixels start in the list,
     and of these values the places of the kernels and the values. ends, windows, amounts: of each
-    output, where its list ends, and of the gradients in it the windows and the amounts.
+    output, where its list ends, and of the gradients in it the windows and the amounts. winners:
+    empty, for values that have none.
     """
 
-    target: Floats  # sums of the convolution, before the pooling; the logits
+    target: Floats  # the image; the sums of a convolution, before the pooling; the logits
     gradients: Floats  # of the inputs of each block and of the features
     starts: npt.NDArray[np.uint64]
-    places: npt.NDArray[np.uint64]
+    places: npt.NDArray[np.int32]
     values: Floats
     ends: npt.NDArray[np.uint64]
-    windows: npt.NDArray[np.uint64]
+    windows: npt.NDArray[np.int32]
     amounts: Floats
+    winners: npt.NDArray[np.uint8]
 
 
 def new_workspace(net: Net) -> Workspace:
     """Return a thread's arrays."""
     listed = [(stored, b.kernel) for b in net.blocks for stored in (b.inputs, b.unpooled)]
     starts = max(stored.height * starts_of(stored, kernel) for stored, kernel in listed)
-    values = max(stored.height * stored.width * stored.channels for stored, _ in listed) + 1
+    values = max(stored.height * stored.width * stored.channels for stored, _ in listed)
+    values += VECTOR  # vectors at the end of a list reach there
     by_output = max(block.outputs * block.pooled_size for block in net.blocks) + 1
-    targets = max(round_up(net.classes or 0), *(block.sums.size for block in net.blocks))
+    first = net.blocks[0]
+    pixels = first.height * first.width * first.channels + VECTOR
+    targets = max(round_up(net.classes or 0), pixels, *(block.sums.size for block in net.blocks))
     return Workspace(
         target=aligned_zeros((targets,), np.float32),
         gradients=aligned_zeros((net.gradients.size,), np.float32),
         starts=aligned_zeros((starts,), np.uint64),
-        places=aligned_zeros((values,), np.uint64),
+        places=aligned_zeros((values,), np.int32),
         values=aligned_zeros((values,), np.float32),
         ends=aligned_zeros((max(block.outputs for block in net.blocks),), np.uint64),
-        windows=aligned_zeros((by_output,), np.uint64),
+        windows=aligned_zeros((by_output,), np.int32),
         amounts=aligned_zeros((by_output,), np.float32),
+        winners=np.empty(0, np.uint8),
     )
 
 
@@ -163,7 +171,7 @@ def load_loop(net: Net) -> Loop:
     step, row = uint64(windows.pixel_step), uint64(windows.row_step)
     last_row = uint64(block.unpooled.height)
     has_other = not_finite_loop(height * width * channels)
-    list_image = list_inputs_loop(block, uint64(0), width, ONE, height * width)
+    list_image = list_inputs_loop(block, uint64(0), width * channels, channels)
 
     @inlined
     def store_pixel(inputs, y, x, c, value):
@@ -177,15 +185,16 @@ def load_loop(net: Net) -> Loop:
 
     @inlined
     def load(image, kept, skipped, work):
-        inputs = kept[part]
+        inputs, pixels = kept[part], work.target
         for y in range(height):
             for x in range(width):
                 for c in range(channels):
                     value = image[(c * height + y) * width + x]
+                    pixels[(y * width + x) * channels + c] = value
                     store_pixel(inputs, y + padding, x + padding, c, value)
         if has_other(image):
             skipped = NAN
-        list_image(image, skipped, work)
+        list_image(pixels, skipped, work)
         return skipped
 
     return load
@@ -232,7 +241,7 @@ def block_forward(net: Net, number: int) -> Loop:
     kernels, bias = net.weights.parts[f"forward{number}"], net.weights.parts[f"bias{number}"]
     winners_part = net.winners.parts[f"winners{number}"]
     first, row, stride, *_ = places_of(block.inputs)
-    list_inputs = list_inputs_loop(block, first, row, stride, ONE)
+    list_inputs = list_inputs_loop(block, first, row, stride)
     is_listed = number == 0
     scatter = scatter_loop(block.inputs, block.kernel, block.sums, block.pooled_columns)
     pool = pool_loop(block, net.maps[number + 1])
@@ -287,36 +296,57 @@ def places_of(stored: FeatureMap) -> tuple[uint64, ...]:
     return tuple(map(uint64, place + shape))
 
 
-def list_inputs_loop(
-    block: BlockSizes, first: uint64, row: uint64, stride: uint64, plane: uint64
-) -> Loop:
+def list_inputs_loop(block: BlockSizes, first: uint64, row: uint64, stride: uint64) -> Loop:
     """Return a function that lists the inputs that are not zero, row by row.
 
-    first, row, stride, plane: where these are: of the first, and floats to the next row, pixel and
-    channel.
+    first, row, stride: where these are: of the first, and floats to the next row and pixel.
     """
     _, _, _, height, width, channels = places_of(block.inputs)
     count, around = uint64(starts_of(block.inputs, block.kernel)), uint64(block.kernel - 1)
-    step = uint64(block.sums.taps_size(block.kernel))
+    taps_size = block.sums.taps_size(block.kernel)
+    step = uint64(taps_size) * channels
+    append = append_pixel_loop(block.channels, taps_size, has_winners=False)
 
     @compiled
     def list_inputs(inputs, skipped, work):
-        end = uint64(0)
+        end, none = uint64(0), uint64(0)
         for y in range(height):
             at = y * count
             for k in range(around):
                 work.starts[at + k] = end
             for x in range(width):
                 work.starts[at + around + x] = end
-                for c in range(channels):
-                    value = inputs[first + y * row + x * stride + c * plane]
-                    work.places[end] = (c - x * channels) * step
-                    work.values[end] = value
-                    end += uint64(value != skipped)
+                of = first + y * row + x * stride
+                end = append(inputs, of, skipped, work.winners, none, none, work, end, -x * step)
             for k in range(around + ONE):
                 work.starts[at + around + width + k] = end
 
     return list_inputs
+
+
+def append_pixel_loop(channels: int, taps_size: int, has_winners: bool) -> Loop:
+    """Return a function that adds a pixel's values to a list, and returns where it then ends.
+
+    Those that are equal to `skipped` are left out, and, with `has_winners`, those whose winner is
+    not `winner`. place: of the kernel of the pixel's first channel.
+    """
+    counts = (VECTOR, channels % VECTOR)
+    whole, rest = (append_loop(count, taps_size, has_winners) for count in counts)
+    last, vector, step = map(uint64, (channels - channels % VECTOR, VECTOR, taps_size))
+
+    @inlined
+    def append(source, at, skipped, winners, won, winner, work, end, place):
+        places, values = work.places, work.values
+        for c in range(uint64(0), last, vector):
+            end = whole(
+                source, at + c, skipped, winners, won + c, winner, places, values, end, place
+            )
+            place += vector * step
+        return rest(
+            source, at + last, skipped, winners, won + last, winner, places, values, end, place
+        )
+
+    return append
 
 
 def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap, columns: range) -> Loop:
@@ -434,8 +464,10 @@ def list_rows_loop(net: Net, number: int) -> Loop:
     block = net.blocks[number]
     padded, capacity = uint64(block.sums.row), uint64(block.pooled_width * block.outputs)
     count, around = uint64(starts_of(block.unpooled, block.kernel)), uint64(block.kernel - 1)
-    step = uint64(net.gradient_maps[number].taps_size(block.kernel))
+    taps_size = net.gradient_maps[number].taps_size(block.kernel)
     origin, row, stride, height, width, channels = places_of(net.gradient_maps[number + 1])
+    step = uint64(taps_size) * channels
+    append = append_pixel_loop(block.outputs, taps_size, has_winners=True)
 
     @compiled
     def list_rows(gradients, winners, skipped, work):
@@ -448,11 +480,8 @@ def list_rows_loop(net: Net, number: int) -> Loop:
                 x, winner = right >> ONE, side + (right & ONE)
                 work.starts[at + around + right] = end
                 of, won = origin + y * row + x * stride, (y * width + x) * padded
-                for c in range(channels):
-                    gradient = gradients[of + c]
-                    work.places[end] = (c - right * channels) * step
-                    work.values[end] = gradient
-                    end += uint64((gradient != skipped) & (winners[won + c] == winner))
+                place = -right * step
+                end = append(gradients, of, skipped, winners, won, winner, work, end, place)
             for k in range(around + ONE):
                 work.starts[at + around + TWO * width + k] = end
 
@@ -644,21 +673,11 @@ def _generate(
 
     numba marks them as it does its own, so that a product and its sum become one instruction.
     """
-    sums, values, rows, places = (
-        context.make_array(signature.args[k])(context, builder, arguments[k]).data
-        for k in (0, 2, 3, 4)
-    )
-    at, shift, begin, end = (arguments[k] for k in (1, 5, 6, 7))
-    number = ir.IntType(32)
+    data = _data_of(context, builder, signature, arguments)
+    sums, at, values, rows, places, shift, begin, end = data
 
     def pointer(array: Any, place: Any, offset: int, width: int) -> Any:
-        first = builder.gep(array, [builder.add(place, place.type(offset))])
-        return builder.bitcast(first, ir.VectorType(ir.FloatType(), width).as_pointer())
-
-    def repeated(value: Any, kind: ir.VectorType) -> Any:
-        first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, number(0))
-        zeros = ir.Constant(ir.VectorType(number, kind.count), None)
-        return builder.shuffle_vector(first, first, zeros)
+        return _vector_at(builder, array, builder.add(place, place.type(offset)), width)
 
     for group in groups:
         before = builder.block
@@ -669,11 +688,12 @@ def _generate(
         builder.position_at_end(loop)
         j, totals = builder.phi(begin.type), [builder.phi(start.type) for start in starts]
         value = builder.load(builder.gep(values, [j]))
-        place = builder.add(builder.load(builder.gep(places, [j])), shift)
+        place = builder.sext(builder.load(builder.gep(places, [j])), shift.type)
+        place = builder.add(place, shift)
         results = []
         for total, vector in zip(totals, group):
             row = builder.load(pointer(rows, place, *vector), align=4)
-            product = builder.fmul(repeated(value, row.type), row)
+            product = builder.fmul(_repeated(builder, value, row.type.count), row)
             results.append(builder.fadd(total, product))
         following = builder.add(j, j.type(1))
         for phi, start, result in zip([j, *totals], [begin, *starts], [following, *results]):
@@ -687,3 +707,112 @@ def _generate(
         builder.branch(done)
         builder.position_at_end(done)
     return context.get_dummy_value()
+
+
+# ------------------------------------------------------------------ lists
+
+
+def append_loop(count: int, step: int, has_winners: bool) -> Loop:
+    """Return a function that lists `count` neighbours, except for those to be left out.
+
+    append(source, at, skipped, winners, won, winner, places, values, end, place) looks at the
+    values from `source[at]` on, and writes those that are not equal to `skipped`, with their
+    places, which are `step` apart; with has_winners, only those for which `winners`, from
+    `winners[won]` on, is `winner`. It returns the end of the list. AVX-512 has an instruction for
+    this; LLVM does not find it.
+    """
+
+    def append(
+        typing: Any,
+        source: types.Array,
+        at: types.Integer,
+        skipped: types.Float,
+        winners: types.Array,
+        won: types.Integer,
+        winner: types.Integer,
+        places: types.Array,
+        values: types.Array,
+        end: types.Integer,
+        place: types.Integer,
+    ) -> tuple[Any, Callable[..., Any]]:
+        kinds = (source, at, skipped, winners, won, winner, places, values, end, place)
+        return end(*kinds), lambda *given: _append(count, step, has_winners, *given)
+
+    loop: Loop = intrinsic(unique(append))
+    return loop
+
+
+def _append(
+    count: int,
+    step: int,
+    has_winners: bool,
+    context: Any,
+    builder: ir.IRBuilder,
+    signature: Any,
+    arguments: Any,
+) -> Any:
+    """Write LLVM's instructions of `append`, with a vector of a power of two."""
+    data = _data_of(context, builder, signature, arguments)
+    source, at, skipped, winners, won, winner, places, values, end, place = data
+    if not count:
+        return end
+    byte, number = ir.IntType(8), ir.IntType(32)
+    winner, place = builder.trunc(winner, byte), builder.trunc(place, number)
+    if count < 4 or not {"+avx512f", "+avx512vl"} <= processor()[1]:
+        for lane in range(count):
+            found = builder.load(builder.gep(source, [builder.add(at, at.type(lane))]))
+            is_listed = builder.fcmp_unordered("!=", found, skipped)
+            if has_winners:
+                won_by = builder.load(builder.gep(winners, [builder.add(won, won.type(lane))]))
+                is_listed = builder.and_(is_listed, builder.icmp_unsigned("==", won_by, winner))
+            builder.store(found, builder.gep(values, [end]))
+            builder.store(builder.add(place, number(lane * step)), builder.gep(places, [end]))
+            end = builder.add(end, builder.zext(is_listed, end.type))
+        return end
+
+    width = max(4, 1 << (count - 1).bit_length())
+    found = builder.load(_vector_at(builder, source, at, width), align=4)
+    is_listed = builder.fcmp_unordered("!=", found, _repeated(builder, skipped, width))
+    if has_winners:
+        won_by = builder.load(_vector_at(builder, winners, won, width), align=1)
+        is_winner = builder.icmp_unsigned("==", won_by, _repeated(builder, winner, width))
+        is_listed = builder.and_(is_listed, is_winner)
+    lanes = range(width)
+    is_listed = builder.and_(is_listed, ir.Constant(is_listed.type, [k < count for k in lanes]))
+    steps = ir.Constant(ir.VectorType(number, width), [lane * step for lane in lanes])
+    found_at = builder.add(_repeated(builder, place, width), steps)
+    for vector, target, kind in ((found, values, "f32"), (found_at, places, "i32")):
+        name = f"llvm.x86.avx512.mask.compress.v{width}{kind}"
+        types_of = ir.FunctionType(vector.type, [vector.type, vector.type, is_listed.type])
+        compress = cgutils.get_or_insert_function(builder.module, types_of, name)
+        packed = builder.call(compress, [vector, ir.Constant(vector.type, None), is_listed])
+        builder.store(packed, _vector_at(builder, target, end, width), align=4)
+    listed = builder.ctpop(builder.bitcast(is_listed, ir.IntType(width)))
+    return builder.add(end, builder.zext(listed, end.type))
+
+
+# ------------------------------------------------------------------ LLVM's vectors
+
+
+def _data_of(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> list[Any]:
+    """Return a function's arguments: of arrays, pointers to their values."""
+    return [
+        context.make_array(kind)(context, builder, argument).data
+        if isinstance(kind, types.Array)
+        else argument
+        for kind, argument in zip(signature.args, arguments)
+    ]
+
+
+def _vector_at(builder: ir.IRBuilder, array: Any, place: Any, width: int) -> Any:
+    """Return a pointer to the vector that begins at a place of an array."""
+    first = builder.gep(array, [place])
+    return builder.bitcast(first, ir.VectorType(first.type.pointee, width).as_pointer())
+
+
+def _repeated(builder: ir.IRBuilder, value: Any, width: int) -> Any:
+    """Return a vector of one value."""
+    number = ir.IntType(32)
+    undefined = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
+    first = builder.insert_element(undefined, value, number(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(number, width), None))

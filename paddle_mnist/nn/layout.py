@@ -128,6 +128,13 @@ class BlockSizes:
         return self.pooled_height * self.pooled_width
 
     @property
+    def max_place(self) -> int:
+        """A bound of the places that the kernels list, which must fit into 32 bits."""
+        weights = (self.outputs + CACHE_LINE) * (self.kernel + 1)
+        windows = self.padded_height * self.kernel
+        return self.padded_width * (self.channels + CACHE_LINE) * max(weights, windows)
+
+    @property
     def inputs(self) -> FeatureMap:
         return FeatureMap(self.height, self.width, self.channels, self.padding)
 
@@ -276,14 +283,15 @@ class Net:
         """The needs of an image's backward pass: the inputs of each block, the features."""
         sizes = {f"inputs{number}": w.size for number, w in enumerate(self.windows)}
         sizes[f"inputs{len(self.blocks)}"] = self.maps[-1].size
-        return Fields({**sizes, "slack": lanes()})  # vectors at the end of the last row reach there
+        return Fields(
+            {**sizes, "slack": CACHE_LINE}
+        )  # vectors at the end of the last row reach there
 
     @cached_property
     def winners(self) -> Fields:
         """The positions of the largest values in each block's pooling windows."""
-        return Fields(
-            {f"winners{n}": b.pooled_size * b.sums.row for n, b in enumerate(self.blocks)}
-        )
+        sizes = {f"winners{n}": b.pooled_size * b.sums.row for n, b in enumerate(self.blocks)}
+        return Fields({**sizes, "slack": CACHE_LINE})
 
     @cached_property
     def weights(self) -> Fields:
@@ -319,7 +327,7 @@ class Net:
     def gradients(self) -> Fields:
         """The gradients of an image's inputs of each block, and of its features."""
         sizes = {f"inputs{number}": m.size for number, m in enumerate(self.gradient_maps)}
-        return Fields({**sizes, "slack": lanes()})
+        return Fields({**sizes, "slack": CACHE_LINE})
 
     def has_input_gradient(self, number: int) -> bool:
         """Return whether the gradient of this block's inputs is computed."""

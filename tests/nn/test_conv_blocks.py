@@ -12,6 +12,7 @@ from paddle import nn
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.covered import covered_net
+from paddle_mnist.nn.layout import BlockSizes, Net
 
 
 def block(channels, outputs, kernel, relu_first=True, **options):
@@ -155,3 +156,25 @@ def test_conv_blocks_unknown_switch_raises():
         ConvBlocks(fast_conv=-1)
     with pytest.raises(ConfigError, match="'auto', 'off'"):
         ConvBlocks().fast_conv = "on"
+
+
+sizes = st.integers(1, 300)
+
+
+@given(sizes, sizes, sizes, sizes, st.sampled_from([1, 3, 5, 7]))
+def test_max_place_bounds_the_places_of_all_lists(channels, height, width, outputs, kernel):
+    block = BlockSizes(channels, height, width, outputs, kernel, kernel // 2)
+    net = Net((block,), (True,), input_gradient=True)
+
+    inputs = block.inputs.width * channels * block.sums.taps_size(kernel)
+    gradients = block.unpooled.width * outputs * net.gradient_maps[0].taps_size(kernel)
+
+    assert block.max_place >= max(inputs, gradients, net.windows[0].size)
+
+
+def test_conv_blocks_of_enormous_sizes_are_computed_by_paddle():
+    layers = block(512, 512, 5, padding=2)
+    column = paddle.zeros([1, 512, 2, 1])
+
+    assert covered_net(layers, column.expand([1, 512, 2, 2])) is not None
+    assert covered_net(layers, column.expand([1, 512, 2, 2048])) is None
