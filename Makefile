@@ -3,7 +3,7 @@
 # make check   check the style and the types alone
 # make coverage   make test, and what it executes of the package
 # make test-release   every test, before a release; PART=2/4 runs a quarter of the slow ones alone
-# make upstream   try what of Paddle and VisualDL is worked around: still there, or fixed
+# make upstream   say which defects of Paddle and VisualDL, worked around here, are fixed
 # make docs    build the documentation in English and Chinese; warnings are errors.
 #              REPOSITORY_URL=https://github.com/NAME/paddle_mnist adds links to source and editing
 # make release   build the source distribution and the wheel of the last commit into dist/, install each

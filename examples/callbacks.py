@@ -1,4 +1,4 @@
-"""Callbacks that change a training as its epochs pass; kill it and run it again."""
+"""Callbacks that change a run as its epochs pass; kill it and run it again."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""End a training with a callback, once it is good enough; kill it and run it again."""
+"""End a run with a callback, once it is good enough; kill it and run it again."""
 
 import sys
 

@@ -30,7 +30,7 @@ class Reviews(paddle.io.Dataset):
 
 
 def pad(samples):
-    """Make a batch of sentences of different lengths; 0 is no word."""
+    """Make a batch of sentences of different lengths; 0 is not a word."""
     padded = [np.pad(words, (0, 12 - len(words))) for words, _ in samples]
     return np.stack(padded), np.stack([label for _, label in samples])
 

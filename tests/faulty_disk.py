@@ -199,7 +199,7 @@ class Disk:
     """
 
     def __init__(self, folder: Path):
-        """With what is there now, all of it certain."""
+        """Start with what is there now, all of it certain."""
         self.names = {  # path -> File or FOLDER, as a program sees them
             path: File(contents) if isinstance(contents, bytes) else contents
             for path, contents in tree_of(folder).items()

@@ -133,7 +133,7 @@ UNDIVIDED = (*REFUSED_DIVIDED, "EMA teacher in the step")
 
 
 class ProgramError(Exception):
-    """Ends a training as a failing program does."""
+    """Ends a run as a failing program does."""
 
 
 class StopsAt(Callback):
@@ -173,7 +173,7 @@ def train(row, output, **others):
 
 
 def bits(result):
-    """Return what a training has computed, to the last bit: weights, optimizer, metrics, lines."""
+    """Return what a run has computed, to the last bit: weights, optimizer, metrics, lines."""
     # Here, since `program_bits.py` runs this module with other versions of the package.
     from paddle_mnist.checkpoint.contents import optimizer_state
     from paddle_mnist.checkpoint.manifest import read_manifest

@@ -1,4 +1,4 @@
-"""State that no `state_dict` holds: kinds of it, and the places of a training where it hides.
+"""State that no `state_dict` holds: kinds of it, and the places of a run where it hides.
 
 Every place keeps it under a name that contains "hidden", if it has a name. Each call builds all
 objects again, as a new process does.
@@ -27,7 +27,7 @@ SAMPLES = 12
 class Kind(NamedTuple):
     """A kind of state.
 
-    make: returns it as a training begins. change: changes it in place, or returns the next value.
+    make: returns it as a run begins. change: changes it in place, or returns the next value.
     number: reads a number that depends on all changes before.
     """
 
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of some kind in a training.
+    """State of some kind in a run.
 
     influence: what a step makes of it; without one, it acts on nothing. is_time: whether it changes
     now. has_begun: whether it has changed, and acts.
@@ -367,7 +367,7 @@ def in_step_keyword(state):
 
 
 def in_step_partial(state):
-    """By position: an error can only name `args`."""
+    """Pass it by position: an error can only name `args`."""
 
     def step(hidden, model, batch):
         hidden[0], result = state.step(hidden[0], model, batch)
@@ -398,7 +398,7 @@ def in_step_global(state):
 
 
 def in_other_module(state):
-    """As `import counters` makes it, and a step that counts `counters.steps`."""
+    """Return a step that counts `counters.steps`, as after `import counters`."""
     small_nets.HIDDEN = state.make()
 
     def step(model, batch):

@@ -131,7 +131,7 @@ def test_batch_script_requeues_only_after_the_signal_before_the_end(
     ("signals", "is_requeued"), [(["USR1"], True), (["TERM"], False), (["USR1", "TERM"], False)]
 )
 def test_batch_script_requeues_nothing_after_scancel(batch, tmp_path, signals, is_requeued):
-    """As the training does, the program notes the first signal and ends a little later."""
+    """Like the training, the program notes the first signal and ends a little later."""
     program = f"""
         trap 'code=${{code:-138}}; touch got-USR1' USR1
         trap 'code=${{code:-143}}; touch got-TERM' TERM

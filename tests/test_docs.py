@@ -80,7 +80,7 @@ FINISHED = "this run is finished; to train longer, "
     ],
 )
 def test_python_example_runs_and_is_finished_when_it_runs_again(tmp_path, example):
-    """What trains with `fit` runs twice, the second time to the same result."""
+    """A program that calls `fit` runs twice, the second time to the same result."""
     (tmp_path / "work").mkdir()
     write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
     shutil.copy(ROOT / "tests/pictures/0-00.jpg", tmp_path / "work/my.png")  # the reader's own

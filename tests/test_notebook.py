@@ -91,7 +91,7 @@ def test_both_languages_have_the_same_code():
     ],
 )
 def test_notebook_runs_from_top_to_bottom_with_its_answers(tmp_path, request, language, source):
-    """On MNIST, before a release, twice in one kernel, as learners do."""
+    """Run it on MNIST before a release, twice in one kernel, as learners do."""
     nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
     client = pytest.importorskip("nbclient", reason="needs the extra notebook")
     environment = {name: text for name, text in os.environ.items() if name != "MPLBACKEND"}

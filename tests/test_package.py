@@ -58,7 +58,7 @@ def test_imports_point_one_way():
 
 
 def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
-    """Neither in its words nor through what it loads."""
+    """Neither its words nor the modules that it loads name digits."""
     engine = {name: path for name, path in modules().items() if room_of(name) in ENGINE}
     found = []
     for name, path in engine.items():

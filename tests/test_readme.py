@@ -27,7 +27,7 @@ def first_commands():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_first_commands_keep_what_they_promise(tmp_path):
-    """In an empty folder, without MNIST: `kill -9` ends a training that costs no bit."""
+    """`kill -9` in an empty folder, without MNIST, costs no bit."""
     lines = first_commands()
     typed = [line for line in lines if line.split("#")[0].strip() != "paddle-mnist train"]
     assert len(typed) < len(lines)  # test_install runs this one
@@ -49,7 +49,7 @@ def test_first_commands_keep_what_they_promise(tmp_path):
 
 @pytest.mark.slow
 def test_example_is_silent_and_resumes_to_the_same_bits(tmp_path):
-    """As its reader starts it, in a process with a home of its own."""
+    """Run it as its reader does, in a process with a home of its own."""
     ours = ("PYTHONWARNINGS", "MPLBACKEND", "PADDLE_MNIST_CACHE")
     env = {name: value for name, value in os.environ.items() if name not in ours}
     env["HOME"] = str(tmp_path)

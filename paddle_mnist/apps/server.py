@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from paddle_mnist.errors import ConfigError
 
 PUBLIC = (  # a warning; %s is the address that a server listens at
-    "%s is not loopback: whoever reaches this machine can use this server, and so can every web "
+    "%s is not loopback: anyone who reaches this machine can use this server, and so can every web "
     "site in their browsers"
 )
 # Headers of a refusal: it quotes the request, and browsers must not treat that as a page.

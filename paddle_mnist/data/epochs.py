@@ -36,7 +36,7 @@ def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any
 
     The loader, its dataset, its batch sampler and the sampler in it get the epoch, counted from 0,
     if they have a method `set_epoch`. A sampler begins in the state in which the epochs
-    before leave it (see `_begin_epoch`). So the order is the same wherever a training resumes.
+    before leave it (see `_begin_epoch`). So the order is the same wherever a run resumes.
 
     place: further arguments of the batch sampler's `set_epoch`.
     """

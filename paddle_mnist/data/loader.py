@@ -184,7 +184,7 @@ def require_length(dataset: MapDataset, samples: int) -> None:
 def interruptible_batches(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the same batches; a signal interrupts the wait for one, and raises StoppedError.
 
-    Their workers end then, too, while somebody still holds the error with all that was going on.
+    Their workers end then, too, while the error, with the frames that it holds, is still in use.
     """
     iterator, end = iter(batches), object()
     try:

@@ -41,7 +41,7 @@ def reseed(seed: int, step: int, shard: int = 0) -> None:
 
     Otherwise the generators' state would have to be saved with every checkpoint, which Paddle
     2.6.2 cannot do: its pickled states lose all but the seed. With a new seed before each pass
-    there is nothing to save: a training resumed at any step draws what the uninterrupted one drew.
+    there is nothing to save: a run resumed at any step draws what the uninterrupted one drew.
     """
     key = (seed, step, shard) if shard else (seed, step)  # as before there were shards
     seed_generators(*key)

@@ -224,7 +224,7 @@ class _Batches(Dataset):
     def __init__(self, read: Callable[[Any], Any], batches_ahead: int):
         super().__init__()
         self.read = read
-        # twice as many, as a batch may be larger than those before; of each process of a training
+        # twice as many, as a batch may be larger than those before; of each process of a run
         self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
     def __getitem__(self, key: Any) -> list[Any]:

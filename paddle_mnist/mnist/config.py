@@ -1,4 +1,4 @@
-"""`TrainConfig`, the configuration of a training on digits, and recipes. Imports no paddle."""
+"""`TrainConfig`, the configuration of a run on digits, and recipes. Imports no paddle."""
 
 import functools
 from collections.abc import Mapping
@@ -112,7 +112,7 @@ class TrainConfig:
         if trainer == FIT:
             raise ConfigError(
                 f"{origin}: the arguments of a call of {FIT}, which trains your own net; "
-                "expected the configuration of a training on digits; run the script that calls it"
+                "expected the configuration of a run on digits; run the script that calls it"
             )
         if trainer == TRAINER:
             values = {name: value for name, value in values.items() if name not in RECORDED}

@@ -105,5 +105,5 @@ class Incremental(Callback, Options):
 
 
 def _continues(start: Optional[StartFrom]) -> bool:
-    """Return whether a training continues another with its optimizer."""
+    """Return whether a run continues another with its optimizer."""
     return bool(start and not start.weights_only)

@@ -54,7 +54,7 @@ def _parse_amounts(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ImageOptions(Options):
-    """The images of a training. What binds its result is their contents, not their path."""
+    """The images of a run. What binds its result is their contents, not their path."""
 
     heading = "data"
 

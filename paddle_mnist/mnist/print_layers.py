@@ -125,7 +125,7 @@ def _print_shapes(passed: Sequence[_Passed], print_fn: Callable[[str], None]) ->
         print_fn(f"outputs{number}_shape: {shown} ({note})")
 
 
-# ------------------------------------------------------------------ in some batches of a training
+# ------------------------------------------------------------------ in some batches of a run
 
 
 def _parse_batches(value: Any, tutorials: int) -> Any:

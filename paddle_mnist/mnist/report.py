@@ -78,7 +78,7 @@ class DigitReport(Figures):
         }
 
     def config_entries(self) -> Mapping[str, Any]:
-        """Return the options of a training on digits, with their data by where they are."""
+        """Return the options of a run on digits, with their data by where they are."""
         return {
             **self.config.as_dict(),
             "data": self.images.path,
@@ -130,7 +130,7 @@ class DigitReport(Figures):
         }
 
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
-        """Return what `result.json` also holds of a training on digits.
+        """Return what `result.json` also holds of a run on digits.
 
         dataset: "mnist", "digits", or the name of the files. Accuracies are shares, losses in nats;
         those of a split that is not scored are left out. params: the number of parameters.

@@ -45,7 +45,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = F
 
 
 def fit_arguments(config: TrainConfig) -> dict[str, Any]:
-    """Return the arguments of `fit` for a training on digits. Raises DataError, ConfigError."""
+    """Return the arguments of `fit` for a run on digits. Raises DataError, ConfigError."""
     started = time.perf_counter()
     images = open_data(config.images.data)
     replayed = open_data(config.images.replay_data) if config.images.replay_data else None

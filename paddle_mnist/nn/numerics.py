@@ -1,6 +1,6 @@
 """`Numerics`: how a step computes, beside the net and its optimizer; and the check of its results.
 
-The check for NaN and infinite values is the one place that stops a training which has diverged.
+The check for NaN and infinite values is the one place that stops a run which has diverged.
 Losses are checked when a log line or a checkpoint is due (`metrics.running`), after each
 `Trainer.train_step`, and in evaluations; weights before they are saved (`checkpoint.checkpointer`).
 """

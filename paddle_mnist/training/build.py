@@ -1,4 +1,4 @@
-"""Build a training from the arguments of `fit`, and try its first batch."""
+"""Build a run from the arguments of `fit`, and try its first batch."""
 
 import logging
 

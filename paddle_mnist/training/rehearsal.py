@@ -120,7 +120,7 @@ class _Files(UserDict[str, Any]):
 
 
 class _Rehearsal:
-    """The rehearsal of a training on its first batches."""
+    """The rehearsal of a run on its first batches."""
 
     def __init__(self, training: Training):
         self.training, self.extra, self.world = training, training.extra, training.world

@@ -208,7 +208,7 @@ def test_read_manifest_of_a_future_format_raises(folder):
 def test_verify_with_any_bit_flipped_raises(folder):
     """All bits of a manifest, a bit of every byte of the others.
 
-    A manifest holds what decides how a training resumes, such as the step and the data hash. A
+    A manifest holds what decides how a run resumes, such as the step and the data hash. A
     flip may leave the same values (1e-05 and 1E-05); only then may it pass.
     """
     path = folder / f"{NEWER}{MANIFEST}"
@@ -230,7 +230,7 @@ def test_verify_with_any_bit_flipped_raises(folder):
                         assert checkpoint.manifest == good, f"bit {bit} of byte {at} of {path.name}"
                         harmless += 1
                 os.pwrite(file.fileno(), bytes([byte]), at)
-    read_manifest(folder / f"{NEWER}{MANIFEST}").verify()  # they were all put back
+    read_manifest(folder / f"{NEWER}{MANIFEST}").verify()  # they were all restored
     assert flips > 7_000 and harmless < 20
 
 

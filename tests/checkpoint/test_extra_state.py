@@ -132,7 +132,7 @@ def load(state, tmp_path, packed):
 
 
 def test_load_sets_values_of_the_programs_own_objects(state, tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "COMMAND", COMMAND)  # put back afterwards
+    monkeypatch.setitem(globals(), "COMMAND", COMMAND)  # restored afterwards
     saved = [
         (root("model", ("attribute", "calls")), 7),
         (root("model", ("attribute", "table")), {"rate": 0.1}),
@@ -185,7 +185,7 @@ DAMAGED = {
     "a number": {STRUCTURE: "3"},
     "an unknown kind": {STRUCTURE: json.dumps({"call": "os.system"})},
     "an array that is missing": {STRUCTURE: json.dumps({"array": 3})},
-    "a class that is no namedtuple": {
+    "a class that is not a namedtuple": {
         STRUCTURE: json.dumps({"namedtuple": ["subprocess", "Popen", ["true"]]})
     },
     "an unknown generator": {STRUCTURE: json.dumps({"generator": ["os", {"dict": []}, "system"]})},

@@ -111,7 +111,7 @@ def whole(folder: Path) -> dict[str, tuple]:
 
 
 def end_of(folder: Path) -> list[bytes]:
-    """The bits of the last checkpoint of a training that has ended, without Paddle's names.
+    """The bits of the last checkpoint of a run that has ended, without Paddle's names.
 
     Every checkpoint that is there must be whole, and no temporary file be left.
     """

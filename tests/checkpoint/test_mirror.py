@@ -370,7 +370,7 @@ def test_run_that_lost_its_lock_uploads_nothing_more(tmp_path, url, lines):
 
 
 def start(output, options, seconds=0.5, **variables):
-    """Start a training that takes so many seconds a step. variables: of its environment."""
+    """Start a run that takes so many seconds a step. variables: of its environment."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, SCRIPT, str(output), json.dumps(options), str(seconds)]
     return subprocess.Popen(
@@ -548,7 +548,7 @@ def test_mirror_that_fails_at_each_third_request_changes_no_bit(tmp_path, place,
 
 
 def test_run_that_ended_before_its_first_checkpoint_starts_in_a_new_folder(tmp_path, url, unbroken):
-    """What was uploaded of it shows that the place is a mirror."""
+    """The files that were uploaded of it show that the place is a mirror."""
     never = {"save_at_start": False, "save_on_exception": False, "save_every_steps": None}
     run_until(2, tmp_path / "one", url, **never)
     assert bits(run(tmp_path / "two", url)) == unbroken

@@ -153,7 +153,7 @@ BAD_CUTS = {
     "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
     "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
     "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
-    "a piece that is no array": {"w": {"OriginShape": (1,), "slices": ["epoch"]}},
+    "a piece that is not an array": {"w": {"OriginShape": (1,), "slices": ["epoch"]}},
     "a list": [1, 2],
 }
 
@@ -273,7 +273,7 @@ def _hostile():
         yield f"global {module} {name}", b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
         yield f"by stack {module} {name}", b"\x80\x04" + _text(module, name) + b"\x93)R."
     yield "a key of nested tuples", pickle.dumps({_nested(20): 1}, protocol=2)
-    yield "global whose name is no text", b"\x80\x04K\x01K\x02\x93."
+    yield "global whose name is not text", b"\x80\x04K\x01K\x02\x93."
     yield "calls ndarray", b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."
     yield "calls a text", b"\x80\x02X\x01\x00\x00\x00x)R."
     yield "calls with a dict", b"\x80\x02cnumpy\ndtype\n}R."
@@ -551,7 +551,7 @@ def test_safe_load_of_changed_files_returns_plain_data_or_raises(pytestconfig):
 
 @pytest.mark.parametrize("suffix", [PARAMS, OPTIMIZER, TRAINING])
 def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffix):
-    """Committed correctly, with valid checksums: somebody else's checkpoint to resume from."""
+    """Committed correctly, with valid checksums: a checkpoint of others to resume from."""
     monkeypatch.chdir(tmp_path)
     model = nn.Linear(3, 2)
     rate = paddle.optimizer.lr.StepDecay(0.01, 3)

@@ -142,7 +142,7 @@ def test_copied_state_is_not_in_the_memory_of_forked_processes():
 
 @on_linux
 def test_copied_state_without_room_raises_memory_error():
-    """On which a checkpoint is written at once, without a copy."""
+    """A checkpoint is then written at once, without a copy."""
     state = SavedState({"weight": paddle.ones([2**24])})
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size_of_this_process() + 2**25, hard))

@@ -106,7 +106,7 @@ def test_sums_as_a_tensor_and_back_compute_the_same():
 
 
 class F1(Precision):
-    """As people write it: it counts something more, which Precision's counters lack."""
+    """A metric as people write it: it counts something more, which Precision's counters lack."""
 
     def __init__(self):
         super().__init__()
@@ -221,7 +221,7 @@ def test_sums_of_nothing_are_not_a_number_and_of_another_number_raise():
 
 
 def test_running_metrics_resumed_adds_to_the_totals():
-    """Of a state as JSON gives it, in the middle of a log line's steps."""
+    """The state is as JSON gives it, in the middle of a log line's steps."""
     totals = {"loss": [8.0, 4], "mean": [3.0, 4], "doubled": [3.0]}
     state = TrainState(step=1, running_sums=RunningSums(4, 0.1, totals))
     state = TrainState.from_dict(json.loads(json.dumps(state.as_dict())))

@@ -1,4 +1,4 @@
-"""Which source is taken, the cache, and some of the digits."""
+"""Sources of images, their order, the cache, and selections of digits."""
 
 import http.server
 import multiprocessing

@@ -72,7 +72,7 @@ def test_images_on_the_device_give_the_same_batches(tiny, replay, shard_spec):
 
 
 def test_load_data_shuffles_training_as_the_tutorial_does(tiny):
-    """After the same seed the order of each epoch is that of its own lines."""
+    """After the same seed, the order of each epoch is that of the tutorial's code."""
     labels = tiny_splits()["train"][1]
     random.seed(5)
     index_list = list(range(len(labels)))

@@ -1,4 +1,4 @@
-"""Exported models: the same outputs, whoever runs them; and what is refused."""
+"""Exported models: the same outputs in each engine; and what is refused."""
 
 import hashlib
 import json

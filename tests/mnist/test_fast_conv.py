@@ -47,7 +47,7 @@ def test_train_watched_by_several_threads_keeps_the_bits(tool, tiny, tmp_path):
 
 
 def test_mnist_new_net_is_fast_on_a_cpu_unless_switched_off(real_images):
-    """As the bits show: Paddle's differ in rounding."""
+    """The bits show it: those of Paddle differ in rounding."""
     images = paddle.to_tensor(real_images)
     outputs = [net(switch).features(images).numpy() for switch in ("auto", 1, "off")]
     assert np.array_equal(outputs[0], outputs[1]) and not np.array_equal(outputs[1], outputs[2])

@@ -84,7 +84,7 @@ def test_commands_with_a_custom_net_read_the_same_digits(tool, place):
 
 
 def test_predictor_of_another_form_of_export_raises(place):
-    """As `export_run` and Paddle write them: floats in, and no probabilities out."""
+    """`export_run` and Paddle write such models: floats in, and no probabilities out."""
     build, spec = runpy.run_path("my_net.py")["MyNet"], InputSpec([None, 1, 28, 28], "float32")
     export_run("run", build, "out", spec)
     with pytest.raises(CheckpointError, match=r"out: takes float32 .* what the command export"):

@@ -1,4 +1,4 @@
-"""Digits on paper of many kinds, several on a picture, and what is no digit."""
+"""Digits on paper of many kinds, several on a picture, and non-digits."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Pictures of digits: what people send is read, what is no digit is refused in one line."""
+"""Pictures of digits are read; others are refused in one line."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def seven(**options):
 
 
 def lying_on_its_side():
-    """As a telephone writes it, with a note of how to turn it."""
+    """Return a picture as a telephone writes it, with a note of how to turn it."""
     exif = Image.Exif()
     exif[0x0112] = 6
     return as_bytes(seven().rotate(90, expand=True), "JPEG", exif=exif)

@@ -122,7 +122,7 @@ def test_suffix_in_any_case_is_read(tmp_path):
 
 
 def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
-    """As Kaggle's: its test.csv has no labels."""
+    """Kaggle's train.csv is such a file: its test.csv has no labels."""
     images = tiny_splits({"train": 140})["train"][0]
     labels = np.repeat(np.arange(10, dtype=np.uint8), 14)
     (tmp_path / "train.csv").write_bytes(csv_bytes(images, labels))

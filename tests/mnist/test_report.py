@@ -90,7 +90,7 @@ def test_figures_lost_to_a_full_disk_are_drawn_by_the_same_command(tiny, tmp_pat
     before = {path.name: path.stat().st_ino for path in run.figures.glob("*")}
     assert len(before) == 4
     run.figures.mkdir(exist_ok=True)
-    (run.figures / ".curves.png.0123.part").touch()  # as a training that is killed here leaves it
+    (run.figures / ".curves.png.0123.part").touch()  # as a run that is killed here leaves it
 
     train_and_evaluate(config)
     after = {path.name: path.stat().st_ino for path in run.figures.iterdir()}
@@ -120,7 +120,7 @@ def test_plot_of_several_runs_compares_them(tool, tmp_path, run_of_command):
 
 
 def test_plot_only_draws_the_chosen_files(tool, tmp_path, run_of_command):
-    """By the command of the page, too, into a run that has none."""
+    """The command of the page does, too, in a run that has no figures."""
     page = (ROOT / "docs/en/looking-inside.md").read_text()
     command = re.search(r"`paddle-mnist plot (.+?)`", page)[1]
     folder = tmp_path / "work/output/digits"

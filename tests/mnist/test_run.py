@@ -1,4 +1,4 @@
-"""What the commands `train` and `eval` add to `fit`: output, exit codes, and the run directory."""
+"""The commands `train` and `eval`: output, exit codes, and the run directory."""
 
 import json
 import os
@@ -245,7 +245,7 @@ def test_eval_never_takes_other_images_than_the_run(tool, tmp_path, tiny):
 
 
 def test_other_data_of_the_same_form_are_trained_under_their_name(train, tool, tmp_path):
-    """As Fashion-MNIST and KMNIST are: four IDX files in a folder, which gives the name."""
+    """Fashion-MNIST and KMNIST are such data: four IDX files in a folder, which gives the name."""
     folder = write_idx(tmp_path / "kimono", tiny_splits({"train": 200, "valid": 40, "eval": 50}))
     output = train("--data", folder, "--epochs", "1").stdout
     assert result(tmp_path / "run")["dataset"] == "kimono"
@@ -256,7 +256,7 @@ def test_other_data_of_the_same_form_are_trained_under_their_name(train, tool, t
 
 
 def test_numbers_of_a_part_of_the_images_say_so(train, tool, tmp_path, tiny):
-    """In the log and the result; an evaluation of the run is of all images."""
+    """The log and the result do; an evaluation of the run uses all images."""
     limits = ("--train_limit", "150", "--eval_limit", "20", "--epochs", "1")
     first = train(*limits).stdout
     assert "; 150 of 300 / 20 of 60 / 20 of 70 images\n" in first
@@ -269,7 +269,7 @@ def test_numbers_of_a_part_of_the_images_say_so(train, tool, tmp_path, tiny):
 
 
 @pytest.mark.slow
-def test_plain_command_without_mnist_trains_on_digits_and_says_so(tool, tmp_path):
+def test_plain_command_without_mnist_trains_on_digits_and_warns(tool, tmp_path):
     done = tool("train")
     run = tmp_path / "work/output/digits"
     assert result(run)["dataset"] == "digits" and result(run)["eval_acc"] >= 0.975

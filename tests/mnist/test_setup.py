@@ -113,7 +113,7 @@ def test_replayed_order_is_the_same_on_every_version_of_numpy():
 
 
 def test_loss_of_accuracy_is_logged_and_stored(train, tool, tmp_path, tiny):
-    """On the old images, which are evaluated beside the new; also after a resume."""
+    """The old images are evaluated beside the new ones, also after a resume."""
     old_data, new_data = f"{tiny}#0-4", f"{tiny}#5-9"
     train("old", "--data", old_data, "--epochs", "10", "--keep_epochs", "false", "--watch", "0")
     start = ("--incremental_from", "old", "--replay_data", old_data, "--replay_fraction", "0.01")

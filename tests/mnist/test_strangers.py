@@ -149,6 +149,6 @@ def test_read_pictures_gives_advice_on_a_refused_picture(predictor, tmp_path):
     ("beginning", "kind"),
     [(b"%PDF-1.7", "PDF"), (b"\0\0\0\x1cftypavif", "AVIF"), (b"\0\0\0\x18ftypheix", "HEIC")],
 )
-def test_read_digit_of_other_formats_says_to_save_it_as_jpeg(beginning, kind):
+def test_read_digit_of_other_formats_advises_jpeg(beginning, kind):
     with pytest.raises(DataError, match=f"a {kind} file; save it as JPEG"):
         read_digits(beginning + bytes(99))

@@ -117,7 +117,7 @@ for number in range(2):
 
 
 def test_conv_blocks_without_numba_warns_once_and_computes():
-    """In a Python that has nothing imported and no machine code loaded."""
+    """Run in a Python that has nothing imported and no machine code loaded."""
     command = [sys.executable, "-c", WITHOUT_NUMBA]
     (line,) = subprocess.run(
         command, check=True, capture_output=True, text=True

@@ -108,7 +108,7 @@ def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, to
         return start_job(command, tmp_path, stderr=subprocess.PIPE, env={"PYTHONPATH": path})
 
     def wait_for_a_save(*patterns, after=0):
-        """Until the run holds an epoch, after one that is saved."""
+        """Wait until the run holds an epoch, after one that is saved."""
         return wait_for(log, *patterns, *[r"step \d+0/200 valid"] * 2, after=after)
 
     first, second = node("first"), node("second")

@@ -1,4 +1,4 @@
-"""Callbacks: when they are called, what they add, and how they stop a training and resume."""
+"""Callbacks: when they are called, what they add, and how they stop a run and resume."""
 
 import collections
 import copy

@@ -25,7 +25,7 @@ def weights_of(model):
 
 @pytest.mark.parametrize("row", ["dict batches", "num_workers"])
 def test_evaluate_run_gives_the_numbers_of_its_fit(row, tmp_path):
-    """To the last bit: in the same batches, with the same random samples, of the same weights."""
+    """They agree to the last bit: the batches, random samples and weights are the same."""
     call = arguments(row, tmp_path)
     result = train(row, tmp_path)
     task = {name: call[name] for name in ("loss", "metrics") if call.get(name)}

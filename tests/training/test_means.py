@@ -202,7 +202,7 @@ def words(step, is_empty, **options):
     return {"data": Tokens(is_empty), "step": step, **options}
 
 
-# A training, and what is in its warning; nothing where it does not warn.
+# A run, and what is in its warning; nothing where it does not warn.
 WARNINGS = {
     "no mean": (numbers(spread), "it is not the mean over the samples"),
     "a sum": (numbers(summed), "it is a sum"),

@@ -20,7 +20,7 @@ log = logging.getLogger("paddle_mnist")
 
 
 def note(*values):
-    """Log what is to be remembered: a rehearsal puts back all that it can see."""
+    """Log what is to be remembered: a rehearsal restores all that it can see."""
     log.info("note %s", " ".join(map(str, values)))
 
 

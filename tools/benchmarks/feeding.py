@@ -13,7 +13,7 @@ SIZES = (1_000, 10_000, 60_000)
 
 
 class Task(NamedTuple):
-    """A training: some data, in batches, and the net's layers."""
+    """Some data, in batches, and the layers of the net that trains on them."""
 
     data: Any
     batch: int = 64

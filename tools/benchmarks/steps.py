@@ -454,7 +454,7 @@ BENCHMARKS = {
         warm_up=1,
     ),
     "watch": Benchmark(
-        "What looking into the net costs a training.",
+        "What looking into the net costs a run.",
         code=("paddle_mnist/monitor", "paddle_mnist/nn"),
         kinds=_watches,
         head="watch",

@@ -1,4 +1,4 @@
-"""Seconds of calls, of steps, of commands, and of the parts of a training."""
+"""Seconds of calls, of steps, of commands, and of the parts of a run."""
 
 import concurrent.futures
 import json

@@ -63,7 +63,7 @@ class Workspace:
         return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
     def store_training(self, name: str, result: Report) -> None:
-        """Store the result of a training, beside those that other processes store."""
+        """Store the result of a run, beside those that other processes store."""
         path = self.folder / "trainings.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f"{path.name}.lock")):

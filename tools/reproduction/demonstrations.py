@@ -156,7 +156,7 @@ def _resumed_by_hand(data: str, folder: Path, limit: int) -> dict[str, Any]:
 
 
 def _resumed(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Kill a training once its first epoch is saved, and resume it.
+    """Kill a run once its first epoch is saved, and resume it.
 
     Where it also saves within epochs, it is killed after the next save.
     """

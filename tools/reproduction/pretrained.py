@@ -26,7 +26,7 @@ SHARE, PENALTY = 0.03, 1.0  # of the flagged ones' loss; of the squared distance
 def measure(work: Workspace, folder: Path) -> dict[str, Any]:
     """Train RECIPE, or resume it, teach it flagged ones; write and return the about.json.
 
-    A training that the table of RECIPE made with this seed is used again.
+    A run that the table of RECIPE made with this seed is used again.
     """
     trained = work.output / Training(RECIPE, work.seed).folder
     train(RECIPE, {**FRUGAL, "seed": work.seed, "data": work.data.path}, trained)

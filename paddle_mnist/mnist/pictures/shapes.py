@@ -12,9 +12,9 @@ import numpy as np
 AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
 LEAST_INK = 0.42  # of the darkest ink around; fainter pixels are paper
 FAINTEST = 0.15  # of the strongest ink, the same
-FAINTEST_ON_PAGE = 0.1  # a stain is no second digit there, but a shape among others
+FAINTEST_ON_PAGE = 0.1  # a stain is a shape among others there, not a second digit
 MIN_STROKE_AREA = 0.04  # of the largest stroke's area; smaller ones are dirt
-MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; smaller ones are no shapes of their own
+MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; smaller ones are not shapes by themselves
 MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
 MIN_STRENGTH_AT_BORDER = 0.65  # where a shadow often comes from
 SAME_COLUMNS = 0.3  # of the narrower stroke's width; strokes side by side have less in common

@@ -99,7 +99,7 @@ class Trainings:
         return done
 
     def _stop(self, name: str, event: str, samples: int = STOPPED_AT, **environment: str) -> Call:
-        """Start a training that is stopped after so many samples."""
+        """Start a run that is stopped after so many samples."""
         done = self.call(name, PROMISES_EVENT=f"{event}:{samples}", **environment)
         if done.report:
             raise RuntimeError(f"{self.script}: {event} did not stop it")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 BATCH, EPOCHS, SAVE_EVERY, SEED = 50, 6, 10, 1
-TRAIN_SAMPLES = 1500  # the other 297, which are no whole number of batches, are for validation
+TRAIN_SAMPLES = 1500  # the other 297, not a whole number of batches, are for validation
 HIDDEN = 256
 DROPOUT = float(os.environ.get("PROMISES_DROPOUT", 0.2))
 DISK_LIMIT = 2**15  # bytes a file, less than the weights' 2**16
@@ -60,7 +60,7 @@ def happen(name: str) -> None:
 
 
 class Trained(NamedTuple):
-    """The result of a training.
+    """The result of a run.
 
     loss, accuracy: of the last validation, as the framework gives them. weights: float32 [64,
     hidden], [hidden], [hidden, 10], [10].

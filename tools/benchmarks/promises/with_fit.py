@@ -1,4 +1,4 @@
-"""A training with `paddle_mnist.fit`."""
+"""Train with `paddle_mnist.fit`."""
 
 import paddle
 from digits import DROPOUT, EPOCHS, HIDDEN, SAVE_EVERY, SEED, Samples, Trained, main

@@ -1,4 +1,4 @@
-"""A training with `paddle.Model`, which loads its newest checkpoint by hand."""
+"""Train with `paddle.Model`, which loads its newest checkpoint by hand."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A training with Lightning, which saves every few steps and resumes from the newest."""
+"""Train with Lightning, which saves every few steps and resumes from the newest."""
 
 import lightning
 import torch
