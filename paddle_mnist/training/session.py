@@ -28,7 +28,7 @@ from paddle_mnist.training.initialize import (
     restore,
     state_digest,
 )
-from paddle_mnist.training.parts import new_trainer
+from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.resume import resume_point
 
 log = logging.getLogger("paddle_mnist")
@@ -122,30 +122,31 @@ def resume_or_initialize(training: Training) -> None:
 
 
 def train_epochs(training: Training) -> None:
-    """Train the remaining epochs."""
+    """Train the remaining epochs, and write the last weights, or their average."""
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
         checkpointer = _checkpointer(training)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state)
-        profilers = [one for callback in training.callbacks if (one := callback.profiler())]
-        trainer = new_trainer(
+        profilers = filter(None, [callback.profiler() for callback in training.callbacks])
+        loop = new_loop(
             training,
-            run.weights,
             state,
+            ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
             evaluator=training.evaluator,
             checkpointer=checkpointer,
-            writer=ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
             observers=training.callbacks,
-            profile=next(iter(profilers), None),
+            profile=next(profilers, None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
         )
         try:
-            trainer.train(training.loader, state.epoch, arguments.epochs)
+            loop.train(training.loader, arguments.epochs)
         finally:
             training.loader.close()
+        weights = training.average.weights(training.model)
+        training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
 
 def _checkpointer(training: Training) -> Checkpointer:
