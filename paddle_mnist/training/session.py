@@ -1,10 +1,10 @@
-"""The phases of a run: open its directory, resume or initialize, train, load final weights."""
+"""The phases of a run: open its directory, resume or start, train, load final weights."""
 
 import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
@@ -21,15 +21,9 @@ from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.from_mirror import fetch_newest
-from paddle_mnist.training.initialize import (
-    initialize,
-    lineage,
-    restore,
-    state_digest,
-)
+from paddle_mnist.training.initialize import initialize, lineage, state_digest
 from paddle_mnist.training.parts import new_loop
-from paddle_mnist.training.resume import resume_point
+from paddle_mnist.training.resume import restore
 
 log = logging.getLogger("paddle_mnist")
 
@@ -51,24 +45,6 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
 
         training.world.run_on_main(lock, has_time_limit=True)  # that of the mirror
         yield
-
-
-def find_resume_point(training: Training) -> None:
-    """Set the checkpoint from which the run resumes, and its state, if there is one.
-
-    Raises the errors of `resume.resume_point`, in every process.
-    """
-
-    def find() -> Optional[Checkpoint]:
-        store = training.run.checkpoints
-        store.remove_temporary_files()
-        newest = fetch_newest(training) if training.run.mirror else store.load_newest()
-        return resume_point(training, newest)
-
-    # Loaded: the other processes may not share this disk.
-    checkpoint = training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
-    if checkpoint:
-        training.resumed_from, training.state = checkpoint, checkpoint.state
 
 
 def resume_or_initialize(training: Training) -> None:
