@@ -48,16 +48,19 @@ class EpochEvaluator:
     max_steps: Optional[int] = None
 
     def is_due_after_step(self, state: TrainState) -> bool:
+        """Return whether to evaluate after a step inside an epoch."""
         is_nth = self.every_steps is not None and state.step % self.every_steps == 0
         return bool(state.position) and (is_nth or state.step == self.max_steps)
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        """Evaluate if that is due after an epoch, and not done after its last step."""
         epochs_done = state.epoch + 1
         is_due = epochs_done % self.every_epochs == 0 or epochs_done == self.epochs
         is_done = self.is_due_after_step(state)  # after the last step of the epoch
         return self.after_step(state, model) if is_due and not is_done else {}
 
     def after_step(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        """Evaluate; a DivergedError then says after which step."""
         try:
             return self.metrics(model)
         except DivergedError as error:
@@ -94,8 +97,7 @@ def add_up(
     data: the name of the data in errors. Raises DataError if there is no batch, DivergedError if
     the loss is not finite. Warns if the loss is undefined, since its count is 0.
     """
-    untouched = evaluation_mode(model), generators_restored()
-    with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
+    with evaluation_mode(model), generators_restored(), paddle.no_grad(), signals.interruptible():
         batches = _evaluate_batches(step, model, loader, data, world)
     if not batches:
         raise DataError(f"{data} have no batches; expected at least one")
