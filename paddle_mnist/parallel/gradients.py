@@ -19,7 +19,7 @@ from paddle_mnist.nn.layers import (
     remove_gradient,
     running_statistics,
 )
-from paddle_mnist.parallel.world import ALONE, World, tree_sum
+from paddle_mnist.parallel.world import SINGLE_PROCESS, World, tree_sum
 from paddle_mnist.system import signals
 
 
@@ -45,7 +45,7 @@ class StepResult:
 class SingleProcessGradients:
     """Takes the place of a `GradientExchange` where this process has whole batches."""
 
-    world = ALONE
+    world = SINGLE_PROCESS
     _result: StepResult  # of the only shard, once there is one
 
     def begin_shard(self) -> None:

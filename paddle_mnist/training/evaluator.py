@@ -17,7 +17,7 @@ from paddle_mnist.interfaces import BatchMetric, Loader
 from paddle_mnist.metrics.sums import Mean, as_metric, computed
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.numerics import require_finite_loss
-from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.batch_errors import located
@@ -43,7 +43,7 @@ class EpochEvaluator:
     datasets: Mapping[str, Loader]
     every_epochs: int = 1
     epochs: Optional[int] = None
-    world: World = ALONE
+    world: World = SINGLE_PROCESS
     every_steps: Optional[int] = None
     max_steps: Optional[int] = None
 
@@ -78,14 +78,14 @@ class EpochEvaluator:
 
 
 def evaluate_step(
-    step: Step, model: nn.Layer, loader: Loader, split: str = "valid", world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, split: str = "valid", world: World = SINGLE_PROCESS
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
     return computed(add_up(step, model, loader, f"the data {split!r}", world), f" of {split}")
 
 
 def add_up(
-    step: Step, model: nn.Layer, loader: Loader, data: str, world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, data: str, world: World = SINGLE_PROCESS
 ) -> dict[str, BatchMetric]:
     """Return the loss and the metrics of a step, each added up over all batches, by name.
 
