@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import paddle
+from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
 from paddle_mnist.nn.state_dict import require_match, without_name_table
@@ -24,6 +26,17 @@ def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.T
         for group in groups
         for parameter in (group["params"] if isinstance(group, dict) else [group])
     ]
+
+
+def require_distinct_names(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
+    """Raise ConfigError if two parameters have one name, under which an optimizer keeps state."""
+    parameters = [*model.parameters(), *optimizer_parameters(optimizer)]
+    names = {id(parameter): parameter.name for parameter in parameters}
+    if len(set(names.values())) < len(names):
+        raise ConfigError(
+            "two parameters have one name, so the optimizer would mix up their states; give "
+            "each model layers of its own, and create layers outside unique_name.guard"
+        )
 
 
 def generated_names(parameters: Parameters) -> dict[str, str]:

@@ -22,7 +22,7 @@ from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.mnist.own_nets import DigitNet, OwnNet, is_tutorials, load_net
-from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import add_up
 from paddle_mnist.training.steps import Step, SupervisedStep
@@ -91,7 +91,7 @@ class Evaluation:
 def evaluate(
     model: nn.Layer,
     data: Union["paddle.io.Dataset[Any]", Callable[[], Iterable[Any]], Iterable[Any]],
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> Evaluation:
     """Evaluate the model on all of `data`: every sample once, the last short batch too.
 

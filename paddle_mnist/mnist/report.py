@@ -19,7 +19,7 @@ from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate, load_and_eva
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
-from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import (
@@ -208,7 +208,7 @@ class DigitReport(Figures):
         limit = options.train_limit if mode == "train" else options.eval_limit
         return MnistDataset(mode, self.images, limit)
 
-    def _evaluate(self, training: Training, world: World = ALONE) -> EvaluatedModel:
+    def _evaluate(self, training: Training, world: World = SINGLE_PROCESS) -> EvaluatedModel:
         """Evaluate the net on the final split."""
         dataset = self._dataset(self.config.images.final_split)
         evaluation = evaluate(training.model, dataset, world)

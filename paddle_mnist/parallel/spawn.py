@@ -120,10 +120,10 @@ def _gpu_numbers(chosen: Sequence[str], nprocs: int) -> list[str]:
 
 def _environments(nprocs: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     """Return the variables by which Paddle connects processes, of each; without `gpus`, by gloo."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(nprocs)]
-    endpoints = [f"{LOOPBACK}:{one.getsockname()[1]}" for one in sockets]  # of ports that are free
-    for one in sockets:
-        one.close()
+    listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(nprocs)]  # on free ports
+    endpoints = [f"{LOOPBACK}:{listener.getsockname()[1]}" for listener in listeners]
+    for listener in listeners:
+        listener.close()
     return [
         {
             "PADDLE_TRAINER_ID": str(rank),
@@ -169,7 +169,9 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
         code = error.exit_code
         values: list[Any] = [error.signum] if isinstance(error, StoppedError) else [str(error)]
         values += [code] if isinstance(error, ProcessError) else []
-        report["error"] = [type(error).__name__, values]
+        # A subclass, such as of a damaged checkpoint, is raised as its base in `errors`.
+        kinds = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        report["error"] = [next(kinds).__name__, values]
     except BaseException:  # whatever it is, the parent raises it
         code = 1
         report["error"] = traceback.format_exc().rstrip()

@@ -29,7 +29,7 @@ from paddle_mnist.system.environment import require_posix_processes
 from paddle_mnist.system.files import warn_once
 
 __all__ = [
-    "ALONE",
+    "SINGLE_PROCESS",
     "World",
     "current_world",
     "join",
@@ -143,13 +143,13 @@ class DistributedWorld(World):
             )
 
 
-ALONE = World()
+SINGLE_PROCESS = World()
 
 
 def current_world() -> World:
     """Return the processes that have called `init_parallel_env`, or a single one."""
     if not distributed.is_initialized() or distributed.get_world_size() < 2:
-        return ALONE
+        return SINGLE_PROCESS
     return DistributedWorld(distributed.get_rank(), distributed.get_world_size())
 
 
@@ -185,7 +185,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         )
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     if size < 2:
-        return ALONE
+        return SINGLE_PROCESS
     require_posix_processes(f"Paddle's launch started {size} processes", "plain python")
     rank = int(os.environ["PADDLE_TRAINER_ID"])
     if rank:

@@ -8,9 +8,9 @@ them know of the signal (`require_agreement`), so that they stop at the same ste
 signal ends a command at once, where nothing is lost.
 
 The way of SIGTERM: a handler records it; the wait for the next batch, which is `interruptible`
-(`data.loader.interruptible_batches`), raises StoppedError; `Trainer.train` catches it and calls its
-checkpointer's `after_error`, which saves a breakpoint; `commands.cli` ends the process with the
-error's exit code, 143.
+(`data.loader.interruptible_batches`), raises StoppedError; `TrainingLoop.train` catches it and
+calls its checkpointer's `after_error`, which saves a breakpoint; `commands.cli` ends the process
+with the error's exit code, 143.
 
 A second signal changes nothing until the training waits for its mirror: that wait it ends.
 

@@ -11,12 +11,12 @@ from paddle_mnist.parallel.world import join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.training.arguments import TASK, FitArguments
-from paddle_mnist.training.beginning import restored
 from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.compare import check_override
 from paddle_mnist.training.description import as_yaml, compared, describe
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
+from paddle_mnist.training.initial_state import restored
 from paddle_mnist.training.parts import new_training, shards_per_step
-from paddle_mnist.training.resume import check_override
 
 log = logging.getLogger("paddle_mnist")
 

@@ -76,7 +76,7 @@ class Training:
     arguments: those of `fit`. device: the name of Paddle's device.
     loader: batches of the training data, with their order. schedule: when the optimizer's learning
     rate changes. average: a moving average of the weights, or `NO_AVERAGE`. extra: all other state.
-    step, metric_prototypes: see `Trainer`.
+    step, metric_prototypes: see `paddle_mnist.training.loop.TrainingLoop`.
     evaluator: evaluates the splits. tags: of its metrics.
     callbacks: including the default ones.
     compared: the values that a resume compares, by names such as "optimizer.beta1".

@@ -17,7 +17,7 @@ from paddle_mnist.interfaces import BatchMetric, Loader
 from paddle_mnist.metrics.sums import Mean, as_metric, computed
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.numerics import require_finite_loss
-from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.batch_errors import located
@@ -43,21 +43,24 @@ class EpochEvaluator:
     datasets: Mapping[str, Loader]
     every_epochs: int = 1
     epochs: Optional[int] = None
-    world: World = ALONE
+    world: World = SINGLE_PROCESS
     every_steps: Optional[int] = None
     max_steps: Optional[int] = None
 
     def is_due_after_step(self, state: TrainState) -> bool:
+        """Return whether to evaluate after a step inside an epoch."""
         is_nth = self.every_steps is not None and state.step % self.every_steps == 0
         return bool(state.position) and (is_nth or state.step == self.max_steps)
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        """Evaluate if that is due after an epoch, and not done after its last step."""
         epochs_done = state.epoch + 1
         is_due = epochs_done % self.every_epochs == 0 or epochs_done == self.epochs
         is_done = self.is_due_after_step(state)  # after the last step of the epoch
         return self.after_step(state, model) if is_due and not is_done else {}
 
     def after_step(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        """Evaluate; a DivergedError then says after which step."""
         try:
             return self.metrics(model)
         except DivergedError as error:
@@ -75,14 +78,14 @@ class EpochEvaluator:
 
 
 def evaluate_step(
-    step: Step, model: nn.Layer, loader: Loader, split: str = "valid", world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, split: str = "valid", world: World = SINGLE_PROCESS
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
     return computed(add_up(step, model, loader, f"the data {split!r}", world), f" of {split}")
 
 
 def add_up(
-    step: Step, model: nn.Layer, loader: Loader, data: str, world: World = ALONE
+    step: Step, model: nn.Layer, loader: Loader, data: str, world: World = SINGLE_PROCESS
 ) -> dict[str, BatchMetric]:
     """Return the loss and the metrics of a step, each added up over all batches, by name.
 
@@ -94,8 +97,7 @@ def add_up(
     data: the name of the data in errors. Raises DataError if there is no batch, DivergedError if
     the loss is not finite. Warns if the loss is undefined, since its count is 0.
     """
-    untouched = evaluation_mode(model), generators_restored()
-    with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
+    with evaluation_mode(model), generators_restored(), paddle.no_grad(), signals.interruptible():
         batches = _evaluate_batches(step, model, loader, data, world)
     if not batches:
         raise DataError(f"{data} have no batches; expected at least one")

@@ -19,8 +19,8 @@ from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.training.batch_errors import located
-from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.callbacks import rehearsing
+from paddle_mnist.training.initial_state import InitialState, restored
 from paddle_mnist.training.steps import Step, run_step, step_outputs
 
 log = logging.getLogger("paddle_mnist")
@@ -124,7 +124,7 @@ def _first_shard(
         raise DataError(f"{data} have no batches; expected at least one")
     shard = shards_of(batches[0])[0]
     place = located([shard], loader, 0, 0, data)
-    undone = restored(_beginning(model, extra))
+    undone = restored(_initial_state(model, extra))
     explains = explained(shard.batch, f"the first batch of {split}" if split else "the first batch")
     with rehearsing(), place, undone, explains:
         yield shard
@@ -140,10 +140,10 @@ def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None
         )
 
 
-def _beginning(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Beginning, Snapshot]:
+def _initial_state(model: nn.Layer, extra: Optional[ExtraState]) -> Union[InitialState, Snapshot]:
     """Return the current values of everything that a pass may change."""
     if extra:
-        return Beginning(model, extra)
+        return InitialState(model, extra)
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
     return Snapshot({"model": model}, {id(parameter) for parameter in trained})
 

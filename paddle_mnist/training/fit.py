@@ -31,6 +31,7 @@ from paddle_mnist.system.environment import descriptors_open, usable_home
 from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom
 from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
+from paddle_mnist.training.compare import code_comparison
 from paddle_mnist.training.initialize import find_start
 from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
@@ -40,9 +41,8 @@ from paddle_mnist.training.results import (
     result_entries,
     result_so_far,
 )
-from paddle_mnist.training.resume import code_comparison
+from paddle_mnist.training.resume import find_resume_point
 from paddle_mnist.training.session import (
-    find_resume_point,
     load_final_weights,
     open_run,
     resume_or_initialize,

@@ -1,4 +1,4 @@
-"""Start a run at its own checkpoint, or from the weights of another run."""
+"""Start a run from the weights of another run, and identify what it starts from."""
 
 import logging
 import uuid
@@ -9,53 +9,15 @@ from typing import Any
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
-from paddle_mnist.data.seeding import SEEDING
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Training
 
 log = logging.getLogger("paddle_mnist")
-
-
-def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = False) -> None:
-    """Load a checkpoint into everything that training changes.
-
-    new_schedule: take the learning rate from the present schedule, at the checkpoint's step,
-        instead of the saved one. A schedule that follows a metric continues as it was saved.
-    Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
-    """
-    state, schedule = checkpoint.state, training.schedule
-    steps = training.loader.steps_per_epoch
-    if steps is not None and state.step != state.epoch * steps + state.position:
-        raise ConfigError(
-            f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
-            f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
-            "number as in the run: the batch size and the number of samples cannot be overridden; "
-            f"choose {training.run.elsewhere()}"
-        )
-    moves = new_schedule and not schedule.needs_metric
-    load_checkpoint(
-        checkpoint,
-        training.model,
-        training.optimizer,
-        training.average,
-        schedule=not moves,
-        extra=training.extra,
-    )
-    if moves:
-        schedule.move_to(state.step, state.epoch)
-    training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
-    log.info("resuming after step %d, from %s", state.step, checkpoint.path)
-    if checkpoint.manifest.get("seeding") != SEEDING:
-        log.warning(
-            "the run began with a version that seeds random numbers of samples differently; if "
-            "samples draw any, such as random augmentation, they draw other numbers from here on"
-        )
 
 
 def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:

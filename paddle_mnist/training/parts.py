@@ -1,10 +1,9 @@
-"""Build the parts of a run from the arguments of `fit`: net, optimizer, loaders, trainer."""
+"""Build the parts of a run from the arguments of `fit`: net, optimizer, loaders, loop."""
 
 import functools
 import logging
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -25,7 +24,7 @@ from paddle_mnist.hidden_state.extra_state import (
     require_trained,
 )
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
-from paddle_mnist.interfaces import Loader
+from paddle_mnist.interfaces import Loader, Writer
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of
 from paddle_mnist.parallel.gradients import (
@@ -38,9 +37,9 @@ from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.loop import TrainingLoop
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
-from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
 
@@ -117,19 +116,19 @@ def _evaluator(
     )
 
 
-def new_trainer(
-    training: Training, model_path: Path, state: TrainState, **collaborators: Any
-) -> Trainer:
-    """Return a trainer of the net. state: the progress so far. collaborators: see `Trainer`."""
-    return Trainer(
-        model_path,
+def new_loop(
+    training: Training, state: TrainState, writer: Writer, **collaborators: Any
+) -> TrainingLoop:
+    """Return the loop that trains the net from a state. collaborators: see `TrainingLoop`."""
+    return TrainingLoop(
         training.model,
         training.optimizer,
-        step=training.step,
+        training.step,
+        state,
+        writer,
         metric_prototypes=training.metric_prototypes,
         schedule=training.schedule,
         average=training.average,
-        state=state,
         reseed=functools.partial(reseed, training.arguments.seed),
         exchange=_gradient_exchange(training),
         **collaborators,

@@ -34,8 +34,8 @@ from paddle_mnist.hidden_state.packing import pack
 from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.files import writing
-from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.callbacks import Training, rehearsing
+from paddle_mnist.training.initial_state import InitialState, restored
 from paddle_mnist.training.parts import shards_per_step
 from paddle_mnist.training.sample_check import check_samples
 from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
@@ -125,7 +125,7 @@ class _Rehearsal:
     def __init__(self, training: Training):
         self.training, self.extra, self.world = training, training.extra, training.world
         self.trial = TrialSteps(training)
-        self.beginning = Beginning(training.model, self.extra, training.average)
+        self.initial = InitialState(training.model, self.extra, training.average)
         self.unsaved: dict[str, str] = {}  # descriptions of the changes that are not saved
         # The paths of values that a checkpoint may not need: large ones, and `SWITCHES`.
         self.large: set[Path] = set()
@@ -138,15 +138,15 @@ class _Rehearsal:
 
     def run(self) -> None:
         """Rehearse. Raises ConfigError."""
-        if self.beginning.skipped:
+        if self.initial.skipped:
             log.info(
                 "too large to be examined: %s; if a step fails because the rehearsal does not "
                 "restore it, make it smaller, or %s",
-                listed(self.beginning.skipped),
+                listed(self.initial.skipped),
                 REMEDY,
             )
         self._save(self.extra.changes())  # of callbacks' `before_training`
-        with restored(self.beginning), self.opened:
+        with restored(self.initial), self.opened:
             self._train(0, 1, ends_epoch=False)
             trips = [self._trip(1, 1)]
             # A maximum, for example, only affects new batches, and values that are kept for each
@@ -165,7 +165,7 @@ class _Rehearsal:
     def _train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
         """Train, and make checkpoints save the values that this has changed."""
         outcome = self.trial.train(start, count, ends_epoch)
-        changes = self.beginning.changes()
+        changes = self.initial.changes()
         self.trial.reads_again |= any(change.path[0][1] in DATA_ROOTS for change in changes)
         self._save(changes)
         self._note_gradients()
@@ -192,7 +192,7 @@ class _Rehearsal:
         """Return whether the steps so far have changed other state than training itself does."""
         extra = self.extra
         has_parts = bool(extra.parts or extra.optimizers)
-        return has_parts or bool(extra.saved or self.unsaved or self.beginning.iterators())
+        return has_parts or bool(extra.saved or self.unsaved or self.initial.iterators())
 
     def _trip(self, start: int, count: int) -> _Trip:
         """Make a checkpoint, and continue training. Raises ConfigError if processes differ."""
@@ -245,7 +245,7 @@ class _Rehearsal:
     def _resumed(self, trip: _Trip) -> Outcome:
         """Restore the initial state, load the checkpoint as a resume does, and train."""
         training = self.training
-        self.beginning.restore()
+        self.initial.restore()
         load_checkpoint(
             self._checkpoint(trip),
             training.model,
@@ -254,7 +254,7 @@ class _Rehearsal:
             extra=self.extra,
         )
         if self.unsaved:
-            for change in self.beginning.changes():  # restored with the state of a part
+            for change in self.initial.changes():  # restored with the state of a part
                 self.unsaved.pop(identity(change.path), None)
         return self.trial.train(trip.start, trip.count)
 
@@ -315,8 +315,8 @@ class _Rehearsal:
 
     def _unseen(self) -> str:
         """Describe the state that fit cannot see, for messages."""
-        unseen = [f"the position of {name}" for name in self.beginning.iterators()]
-        unseen += [f"{name}, too large to be examined" for name in self.beginning.skipped]
+        unseen = [f"the position of {name}" for name in self.initial.iterators()]
+        unseen += [f"{name}, too large to be examined" for name in self.initial.skipped]
         return f", such as {listed(unseen)}" if unseen else ""
 
     def _refuse_what_cannot_be_repeated(self) -> None:

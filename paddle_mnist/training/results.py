@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.run import RunDirectory
@@ -61,22 +62,14 @@ def result_so_far(training: Training) -> Optional[FitResult]:
         is_early = values.get("stopped") == EARLY and not training.arguments.override
         if not training.is_over(state) and not is_early:
             return None
-        older = {
-            "metrics": state.metrics,
-            "epochs": state.epoch,
-            "seconds": state.train_seconds,
-            "weights": run.weights.name,
-        }
-        values = {**older, **values, "stopped": "already finished"}
-        if "checkpoint" not in values or not all(
-            callback.has_result(values) for callback in training.callbacks
-        ):
+        has_all = {field.name for field in fields(FitResult)} <= values.keys()
+        if not has_all or not all(callback.has_result(values) for callback in training.callbacks):
             log.warning("%s lacks entries; evaluating again", run.result)
             return None
         if not set(training.tags) <= set(values["metrics"]):
             log.info("the result lacks some of the requested metrics; evaluating again")
             return None
-        return as_fit_result(run, values)
+        return as_fit_result(run, {**values, "stopped": "already finished"})
 
     return training.world.run_on_main(find)
 

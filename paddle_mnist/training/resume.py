@@ -1,62 +1,107 @@
-"""Decide where a run resumes, and raise if its configuration has changed."""
+"""Find the checkpoint from which a run resumes, here or in its mirror, and load it."""
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Optional
+from dataclasses import replace
+from typing import Optional
 
-import paddle
-
+from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.mirror import UnreachableError
 from paddle_mnist.checkpoint.names import find_checkpoint
-from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
-from paddle_mnist.errors import CheckpointError, ConfigError, listed
-from paddle_mnist.options import flat_values, require_known
-from paddle_mnist.training.arguments import (
-    CODE,
-    ENGINE_OPTIONS,
-    PYTHON,
-    TASK,
-    compared_defaults,
-)
+from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.data.seeding import SEEDING
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.description import LABELS, SAMPLES, flattened
+from paddle_mnist.training.compare import check_config_unchanged
 
 log = logging.getLogger("paddle_mnist")
 
-# How a run was started; a run that continues from its checkpoint may differ in this.
-START_FIELDS = ("init_from", "incremental_from")
-MAX_LINES = 20  # of a diff
-DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # `fit` describes them
-# Values that are only compared if both runs have them: Paddle's objects have other entries in other
-# versions, a new metric is just evaluated, and the last two only count for some callbacks.
-OPTIONAL = ("optimizer", "schedule", "metrics", "eval_every_epochs", "eval_every_steps")
-# Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
-# `must_match`.
-FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
-FORMER_PREFIX = "binding."
+
+def find_resume_point(training: Training) -> None:
+    """Set the checkpoint from which the run resumes, and its state, if there is one.
+
+    Raises in every process: ConfigError, with a diff, if the configuration or the data has changed
+    such that the result would, too; CheckpointError if there are checkpoints but none is intact.
+    """
+
+    def find() -> Optional[Checkpoint]:
+        store = training.run.checkpoints
+        store.remove_temporary_files()
+        newest = _fetch_newest(training) if training.run.mirror else store.load_newest()
+        return _resume_point(training, newest)
+
+    # Loaded: the other processes may not share this disk.
+    checkpoint = training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
+    if checkpoint:
+        training.resumed_from, training.state = checkpoint, checkpoint.state
 
 
-def resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[Checkpoint]:
+def _fetch_newest(training: Training) -> Optional[Checkpoint]:
+    """Return the newest checkpoint of the run, loaded, or of its mirror if that is newer.
+
+    Raises ConfigError if the mirror holds another run, or one of another configuration;
+    CheckpointError if the mirror cannot be reached and the run is not on this machine, or if
+    nothing in the mirror is intact.
+    """
+    run, mirror = training.run, training.run.mirror
+    assert mirror  # else the caller asks the run alone
+    local = _newest_on_disk(run)
+    try:
+        newest = next(reversed(mirror.look(is_needed=local is None)), None)
+    except UnreachableError as error:
+        if not local:
+            raise CheckpointError(
+                f"{error}, since the run is not on this machine and may be there, or train without "
+                "the mirror"
+            ) from None
+        log.warning("mirror: %s; resuming from this machine's checkpoints", error)
+        return local
+    if newest:
+        if training.arguments.resume == "off" and not local:
+            raise ConfigError(
+                f"resume is off, but {mirror.url} holds {newest.name}; choose another mirror to "
+                "start over"
+            )
+        check_config_unchanged(training, newest, where=mirror.url)
+        if local and local.manifest.get("run_id") != newest.manifest.get("run_id"):
+            raise ConfigError(
+                f"{mirror.url} holds run {newest.manifest.get('run_id')}, but {run.path} is run "
+                f"{local.manifest.get('run_id')}; choose another mirror"
+            )
+    if local and not (newest and newest.sort_key > local.sort_key):
+        return local
+    mirror.pull(newer_than=local)
+    return run.checkpoints.load_newest()
+
+
+def _newest_on_disk(run: RunDirectory) -> Optional[Checkpoint]:
+    """Return the newest checkpoint on this machine that is intact, loaded, if there is any."""
+    try:
+        return run.checkpoints.load_newest()
+    except CheckpointError as error:  # there may be a good one in the mirror
+        log.warning("%s", error)
+        return None
+
+
+def _resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[Checkpoint]:
     """Return the checkpoint from which a run resumes, loaded; None to start at step 0.
 
     newest: the newest checkpoint of the run directory, loaded.
-
-    Raises ConfigError, with a diff, if the configuration or the data differs from the run's such
-    that the result would, too; CheckpointError if there are checkpoints but none is intact.
     """
     run, resume = training.run, training.arguments.resume
-    if not newest:
-        _check_nothing_is_lost(run, resume)
     checkpoint = newest
+    if not newest:
+        _check_nothing_is_lost(run)
     if resume == "off" and newest:
         raise ConfigError(
             f"resume is off, but {run.path} holds {newest.name}; {' or '.join(run.to_start_over())}"
         )
     if resume not in ("auto", "off"):
-        checkpoint = newest or find_checkpoint(resume, run).load_all()
         if newest:  # the same command, repeated, resumes its own run
             _require_not_older(run, newest, resume)
+        else:
+            checkpoint = find_checkpoint(resume, run).load_all()
     if checkpoint:
         where = None if run.owns(checkpoint) else str(checkpoint.path)
         check_config_unchanged(training, checkpoint, where)
@@ -79,7 +124,7 @@ def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> No
         )
 
 
-def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
+def _check_nothing_is_lost(run: RunDirectory) -> None:
     """Raise CheckpointError if the run has no checkpoint, but must have had one."""
     folder = run.checkpoints.folder
     if run.config.exists() and folder.is_symlink() and not folder.exists():
@@ -99,161 +144,37 @@ def _check_nothing_is_lost(run: RunDirectory, resume: str) -> None:
         )
 
 
-def check_override(training: Training) -> None:
-    """Raise ConfigError if `override` has a name that neither the arguments nor the run have."""
-    override, run = training.arguments.override, training.run
-    newest = run.checkpoints.all()[-1:] if override else ()
-    stored = [name for checkpoint in newest for name in checkpoint.manifest.get("config") or ()]
-    names = [*training.compared, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
-    groups = [name.partition(".")[0] for name in names]
-    options = {*ENGINE_OPTIONS, *flat_values(training.arguments.groups)}
-    require_known(override, {*names, *groups, *options, *DERIVED}, "override")
+def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = False) -> None:
+    """Load a checkpoint into everything that training changes.
 
-
-def check_config_unchanged(
-    training: Training, checkpoint: Checkpoint, where: Optional[str] = None
-) -> None:
-    """Raise ConfigError, with a diff, if the configuration differs from the checkpoint's.
-
-    where: the checkpoint or the mirror, if it is not the run directory.
+    new_schedule: take the learning rate from the present schedule, at the checkpoint's step,
+        instead of the saved one. A schedule that follows a metric continues as it was saved.
+    Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
-    run, epochs = training.run, training.arguments.epochs
-    where = where or str(run.path)
-    if checkpoint.manifest.get("config") is None or METRICS_LINES not in checkpoint.manifest:
-        raise CheckpointError(
-            f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
-            "weights in your own code, as the tutorial does"
-        )
-    changes = config_changes(training, checkpoint)
-    if changes:
-        names = [name for name, _, _ in changes]
-        lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
-        if len(lines) > MAX_LINES:
-            lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
-        if _are_samples(names):
-            lines.append(
-                "Only samples differ, so the data is probably random or in random order: seed the "
-                "generators before you create it, such as with paddle.seed(0), and sort sets and "
-                "the results of os.listdir() with sorted()"
-            )
-        if where == str(checkpoint.path):  # of another run, which must not be replaced
-            new_run = []
-        elif run.mirror and where == run.mirror.url:  # which refuses a fresh run
-            new_run = ["choose another mirror to start over"]
-        else:
-            new_run = run.to_start_over()
-        lines.append(_remedies(names, new_run))
+    state, schedule = checkpoint.state, training.schedule
+    steps = training.loader.steps_per_epoch
+    if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
-            f"the run in {where} was started with different settings:\n" + "\n".join(lines)
+            f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
+            f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
+            "number as in the run: the batch size and the number of samples cannot be overridden; "
+            f"choose {training.run.elsewhere()}"
         )
-    comparison = code_comparison(training, checkpoint).items()
-    if changed := [name for name, is_same in comparison if not is_same]:
+    moves = new_schedule and not schedule.needs_metric
+    load_checkpoint(
+        checkpoint,
+        training.model,
+        training.optimizer,
+        training.average,
+        schedule=not moves,
+        extra=training.extra,
+    )
+    if moves:
+        schedule.move_to(state.step, state.epoch)
+    training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
+    log.info("resuming after step %d, from %s", state.step, checkpoint.path)
+    if checkpoint.manifest.get("seeding") != SEEDING:
         log.warning(
-            "the code of %s, or a value that it uses, has changed since the run began",
-            listed(changed),
+            "the run began with a version that seeds random numbers of samples differently; if "
+            "samples draw any, such as random augmentation, they draw other numbers from here on"
         )
-    started = checkpoint.state.epoch + (checkpoint.state.position > 0)
-    if epochs < started:
-        raise ConfigError(
-            f"epochs={epochs}, but {where} has already started epoch {started}; use at least "
-            f"{started}"
-        )
-
-
-def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
-    """Return by name whether code is unchanged; {} with another version of Python.
-
-    New code is left out.
-    """
-    stored, present = checkpoint.manifest["config"], training.compared
-    if stored.get(PYTHON) != present.get(PYTHON):
-        return {}
-    names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
-    hashes = {name.partition(".")[2]: (stored.get(name), present[name]) for name in names}
-    return {
-        name: old == new for name, (old, new) in hashes.items() if old
-    }  # without one, the code is new
-
-
-def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
-    """Return (name, value in the run, value now) for each difference that is not overridden."""
-    arguments, manifest = training.arguments, checkpoint.manifest
-    defaults = compared_defaults(arguments.groups)  # a run may be older than the option
-    stored = {**defaults, **_stored_config(manifest)}
-    current = {**defaults, **training.compared}
-    must_match = flattened(arguments.must_match or {})
-    is_own = training.run.owns(checkpoint)
-    allowed = arguments.override if is_own else (*arguments.override, *START_FIELDS)
-    # Paddle's objects have other attributes in other versions. A change of code is just a warning.
-    is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
-    skipped = {CODE} if is_same_paddle else {*TASK}
-    skipped -= {name.partition(".")[0] for name in must_match}
-    if stored.get(PYTHON) != current.get(PYTHON):
-        skipped.add(CODE)
-    groups = {name.partition(".")[0] for name in stored if "." in name}
-    return [
-        (name, stored.get(name), current.get(name))
-        for name in dict.fromkeys([*current, *stored])
-        if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
-        and (name in stored or name in must_match or name.partition(".")[0] in groups)
-        and not _is_among(name, (*allowed, *skipped))
-        and (name in stored.keys() & current.keys() or not _is_optional(name))
-    ]
-
-
-def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a checkpoint's run compares, by their present names."""
-    stored = {name.removeprefix(FORMER_PREFIX): value for name, value in manifest["config"].items()}
-    if FORMER_HASHES["data"] in manifest:
-        hashes = {name: manifest.get(key) for name, key in FORMER_HASHES.items()}
-        stored = {**{name: value and value[:12] for name, value in hashes.items()}, **stored}
-    return stored
-
-
-def _comparable(name: str, value: Any) -> Any:
-    """Return a value for a comparison: a path may be written in several ways."""
-    return os.path.abspath(os.path.expanduser(value)) if name in START_FIELDS and value else value
-
-
-def _is_among(name: str, names: Collection[str]) -> bool:
-    """Return whether a value, or a group that it belongs to, is among some names."""
-    parts = name.split(".")
-    return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
-
-
-def _is_optional(name: str) -> bool:
-    """Return whether a value is only compared if both runs have it."""
-    return _is_among(name, OPTIONAL) or _is_hash_of(name, LABELS)
-
-
-def _is_hash_of(name: str, *parts: str) -> bool:
-    """Return whether a value is a hash by `describe_data` of a dataset's `parts`."""
-    return name.partition(".")[0] in ("data", "valid") and name.rpartition(".")[2] in parts
-
-
-def _are_samples(names: Collection[str]) -> bool:
-    """Return whether all changed values are hashes of samples and labels."""
-    return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
-
-
-def _remedies(changed: Sequence[str], new_run: Sequence[str]) -> str:
-    """Return a sentence with the remedies for changed values.
-
-    new_run: the ways to start a new run with them, if there are any.
-    """
-    remedies = [*new_run] or ["keep its values"]
-    reason = ""
-    # No override for other labels of the same samples: the net would have to unlearn.
-    are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)
-    if "batch_size" in changed:
-        reason = ": a run keeps its batch size"  # it determines the steps of an epoch
-    elif not are_permuted:
-        groups = [name.partition(".")[0] for name in changed]
-        shortest = [
-            name if groups.count(group) == 1 else group for name, group in zip(changed, groups)
-        ]
-        names = ",".join(dict.fromkeys(shortest))
-        remedies.append(f"to change the run on purpose, override {names}")
-    *first, last = remedies
-    text = ", ".join([*first, f"or {last}" if first else last]) + reason
-    return text[0].upper() + text[1:]

@@ -74,9 +74,9 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[s
     return f"{what} differs when it is read again{found}", bool(drawn)
 
 
-def _is_same_batch(one: Any, other: Any) -> bool:
+def _is_same_batch(batch: Any, other: Any) -> bool:
     first, second = (
-        [leaf for shard in shards_of(batch) for leaf in leaves(shard.batch)]
-        for batch in (one, other)
+        [leaf for shard in shards_of(shards) for leaf in leaves(shard.batch)]
+        for shards in (batch, other)
     )
     return len(first) == len(second) and all(map(equal, first, second))

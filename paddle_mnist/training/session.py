@@ -1,10 +1,10 @@
-"""The phases of a run: open its directory, resume or initialize, train, load final weights."""
+"""The phases of a run: open its directory, resume or start, train, load final weights."""
 
 import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
@@ -21,15 +21,9 @@ from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.from_mirror import fetch_newest
-from paddle_mnist.training.initialize import (
-    initialize,
-    lineage,
-    restore,
-    state_digest,
-)
-from paddle_mnist.training.parts import new_trainer
-from paddle_mnist.training.resume import resume_point
+from paddle_mnist.training.initialize import initialize, lineage, state_digest
+from paddle_mnist.training.parts import new_loop
+from paddle_mnist.training.resume import restore
 
 log = logging.getLogger("paddle_mnist")
 
@@ -51,24 +45,6 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
 
         training.world.run_on_main(lock, has_time_limit=True)  # that of the mirror
         yield
-
-
-def find_resume_point(training: Training) -> None:
-    """Set the checkpoint from which the run resumes, and its state, if there is one.
-
-    Raises the errors of `resume.resume_point`, in every process.
-    """
-
-    def find() -> Optional[Checkpoint]:
-        store = training.run.checkpoints
-        store.remove_temporary_files()
-        newest = fetch_newest(training) if training.run.mirror else store.load_newest()
-        return resume_point(training, newest)
-
-    # Loaded: the other processes may not share this disk.
-    checkpoint = training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
-    if checkpoint:
-        training.resumed_from, training.state = checkpoint, checkpoint.state
 
 
 def resume_or_initialize(training: Training) -> None:
@@ -122,30 +98,31 @@ def resume_or_initialize(training: Training) -> None:
 
 
 def train_epochs(training: Training) -> None:
-    """Train the remaining epochs."""
+    """Train the remaining epochs, and write the last weights, or their average."""
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
         checkpointer = _checkpointer(training)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state)
-        profilers = [one for callback in training.callbacks if (one := callback.profiler())]
-        trainer = new_trainer(
+        profilers = filter(None, [callback.profiler() for callback in training.callbacks])
+        loop = new_loop(
             training,
-            run.weights,
             state,
+            ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
             evaluator=training.evaluator,
             checkpointer=checkpointer,
-            writer=ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
             observers=training.callbacks,
-            profile=next(iter(profilers), None),
+            profile=next(profilers, None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
         )
         try:
-            trainer.train(training.loader, state.epoch, arguments.epochs)
+            loop.train(training.loader, arguments.epochs)
         finally:
             training.loader.close()
+        weights = training.average.weights(training.model)
+        training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
 
 def _checkpointer(training: Training) -> Checkpointer:

@@ -1,9 +1,7 @@
 """Train a few steps on the first batches as a trial, without writing anything."""
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Optional
 
 import paddle
@@ -12,13 +10,13 @@ from paddle_mnist.data.sampler import Shard
 from paddle_mnist.data.structures import mapped
 from paddle_mnist.errors import DivergedError
 from paddle_mnist.hidden_state.plain_data import digest_of
-from paddle_mnist.interfaces import Observer, View, Writer, as_number
+from paddle_mnist.interfaces import Loader, Observer, View, Writer, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator
-from paddle_mnist.training.parts import new_state, new_trainer
-from paddle_mnist.training.trainer import Trainer
+from paddle_mnist.training.loop import TrainingLoop
+from paddle_mnist.training.parts import new_loop, new_state
 
 CORE = ("metrics", "weights", "average")  # entries of an outcome that may never differ
 
@@ -60,11 +58,11 @@ class TrialSteps:
         batches = [batches[number % len(batches)] for number in range(start + count)]
         metrics: list[str] = []
         reported: Outcome = {}
-        trainer = self._trainer(start, metrics, reported)
+        loop = self._loop(start, metrics, reported)
         try:
-            trainer.train_epoch(_with_batches(self.training.loader, batches), 0, start)
+            loop.train_epoch(_Batches(self.training.loader, batches), 0, start)
             if ends_epoch:
-                trainer.end_epoch()
+                loop.end_epoch()
         except DivergedError as error:  # not an error here: the run itself may not diverge
             metrics.append(str(error))
         model, average = self.training.model, self.training.average
@@ -73,33 +71,42 @@ class TrialSteps:
             outcome["average"] = digest_of(average.weights(model))
         return {**reported, **self.training.extra.digests(), **outcome}
 
-    def _trainer(self, start: int, metrics: list[str], reported: Outcome) -> Trainer:
-        """Return a trainer like the run's own, but one that writes nothing."""
+    def _loop(self, start: int, metrics: list[str], reported: Outcome) -> TrainingLoop:
+        """Return a loop like the run's own, but one that writes nothing."""
         training = self.training
         evaluated = {
-            split: _with_batches(training.evaluator.datasets[split], batches)
+            split: _Batches(training.evaluator.datasets[split], batches)
             for split, batches in self._evaluated.items()
         }
-        return new_trainer(
+        return new_loop(
             training,
-            Path(),
             new_state(training.arguments, step=start),
+            _Metrics(metrics),
             evaluator=EpochEvaluator(training.step, evaluated, world=training.world),
-            writer=_Metrics(metrics),
             observers=[_Listener(callback, reported) for callback in training.callbacks],
             log_every=1,
         )
 
 
-def _with_batches(loader: Any, batches: Sequence[Any]) -> Any:
-    """Return a loader of copies of some batches, because steps may change them."""
+class _Batches(Loader):
+    """Yields copies of some batches of another loader, because steps may change them."""
 
-    def epoch(epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
-        return map(_copied_batch, batches[start::stride])
+    def __init__(self, loader: Loader, batches: Sequence[Any]):
+        self._loader, self._batches = loader, batches
+        self.is_indexed = loader.is_indexed
 
-    other = copy.copy(loader)
-    other.epoch = epoch
-    return other
+    @property
+    def steps_per_epoch(self) -> Optional[int]:
+        return self._loader.steps_per_epoch
+
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        return map(_copied_batch, self._batches[start::stride])
+
+    def first_batches(self, count: int) -> list[Any]:
+        return self._loader.first_batches(count)
+
+    def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
+        return self._loader.sample_name(epoch, number, shard, row)
 
 
 def _copied_batch(batch: Any) -> Any:

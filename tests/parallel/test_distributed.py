@@ -26,7 +26,14 @@ from process_jobs import living, start_job
 from small_nets import Points
 
 from paddle_mnist import MNIST, Callback, MnistDataset, TrainConfig, is_rehearsal, load_data
-from paddle_mnist.errors import ConfigError, DataError, DeviceError, ProcessError
+from paddle_mnist.checkpoint.manifest import DamagedError
+from paddle_mnist.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    ProcessError,
+)
 from paddle_mnist.mnist import evaluation
 from paddle_mnist.parallel import gloo
 from paddle_mnist.parallel.processes import Processes, most_processes, processes_to_start
@@ -48,14 +55,14 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="gloo and signals as 
 
 
 def command(*args, nprocs=1, launch=()):
-    """A training's command line, its ranks started by our own spawn or by Paddle's launch."""
+    """The command line of a run, its ranks started by our own spawn or by Paddle's launch."""
     if launch:
         return [*LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
     return [sys.executable, str(ROOT / "tools/train.py"), "--nprocs", str(nprocs), *map(str, args)]
 
 
 def start(folder, *args, env=(), **how):
-    """A training's first process; the ranks that it starts do all their imports."""
+    """The first process of a run; the ranks that it starts do all their imports."""
     return start_job(
         command(*args, **how),
         folder,
@@ -66,14 +73,14 @@ def start(folder, *args, env=(), **how):
 
 
 def end(process):
-    """Wait for the end of a training; return its exit code and what it printed."""
+    """Wait for the end of a run; return its exit code and output."""
     out, err = process.communicate(timeout=200)
     assert not ranks_of(process), "an orphan is left"
     return process.returncode, out + err
 
 
 def run(folder, *args, **how):
-    """Run a training to its end; return what it printed."""
+    """Train to the end; return the output."""
     code, output = end(start(folder, *args, **how))
     assert code == 0, output
     return output
@@ -93,7 +100,7 @@ def ranks_of(process):
 def newest_manifest(run):
     manifests = [json.loads(path.read_text()) for path in run.glob("checkpoints/*.json")]
     # at an epoch's last step, before its evaluation and after
-    return max(manifests, key=lambda one: (one["state"]["step"], one["state"]["epoch"]))
+    return max(manifests, key=lambda found: (found["state"]["step"], found["state"]["epoch"]))
 
 
 def end_of(folder, output="run"):
@@ -123,7 +130,7 @@ def test_most_processes_gives_each_enough_of_a_batch(batch_size, grad_shards, pl
 
 
 def start_of(**options):
-    """Return how many processes a training of digits starts."""
+    """Return how many processes training on digits starts."""
     config = TrainConfig(**options)
     return processes_to_start(config.processes, config.device, config.batch_size)
 
@@ -165,7 +172,7 @@ def test_processes_within_processes_are_refused(tool):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, tool_in, tiny):
-    """The end of a training of one process, with eight shards."""
+    """The end of a run in one process, with eight shards."""
     folder = tmp_path_factory.mktemp("alone")
     tool_in(folder)("train", *SHARDED, "--data", tiny, "--output", "run")
     return end_of(folder)
@@ -191,7 +198,7 @@ def test_train_with_shards_on_one_and_two_processes_ends_with_the_same_bits(
 
 
 def wait_for_step(folder, process, after=0):
-    """Until the run's log tells of a step. (What launch prints of it comes seconds later.)
+    """Wait until the run's log has a step. (Launch prints it seconds later.)
 
     after: the size of the log, of which only what follows counts.
     """
@@ -540,6 +547,15 @@ def raises_in_rank_one():
     if world.rank == 1:
         raise ValueError("a fault of rank 1's own")
     world.all_gather_objects(1)
+
+
+def raises_damaged():
+    raise DamagedError("mnist_epoch0.json: damaged")
+
+
+def test_spawn_subclass_of_an_error_is_raised_as_the_error():
+    with pytest.raises(CheckpointError, match=r"mnist_epoch0.json: damaged"):
+        spawn(raises_damaged, nprocs=1, device="cpu")
 
 
 @SLOW

@@ -14,7 +14,7 @@ from paddle_mnist.data.sampler import Shard, ShardSpec
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.parallel.gradients import GradientExchange
-from paddle_mnist.parallel.world import ALONE, tree_sum
+from paddle_mnist.parallel.world import SINGLE_PROCESS, tree_sum
 
 SAMPLES, WIDTH = 12, 3
 BATCH = np.random.RandomState(1).standard_normal([SAMPLES, WIDTH])
@@ -47,7 +47,7 @@ class TwoBranches(nn.Layer):
         return outputs
 
 
-def exchanged(dtypes, batch, shards, world=ALONE, ordered=True):
+def exchanged(dtypes, batch, shards, world=SINGLE_PROCESS, ordered=True):
     """A model with the gradients of a batch, divided into shards, and the result of the step."""
     model = TwoBranches(*TWO_BRANCHES[dtypes])
     exchange = GradientExchange(model, world, ordered)
@@ -55,9 +55,8 @@ def exchanged(dtypes, batch, shards, world=ALONE, ordered=True):
         exchange.begin_shard()
         outputs = model(paddle.to_tensor(batch[part]))
         shard = Shard(None, index, size, batch_size=len(batch))
-        (outputs.mean() * shard.weight).backward()
         metric = Mean(outputs.sum(), size)
-        exchange.add(shard, StepOutputs(outputs.mean(), {"mean": metric}))
+        exchange.backward(shard, StepOutputs(outputs.mean(), {"mean": metric}))
     return model, exchange.reduce()
 
 
@@ -68,7 +67,7 @@ def gradients(model):
         yield parameter.grad is not None and parameter.grad.astype("float64").numpy()
 
 
-def check(dtypes, is_used, shards, world=ALONE, ordered=True):
+def check(dtypes, is_used, shards, world=SINGLE_PROCESS, ordered=True):
     batch = BATCH.copy()
     batch[:, 0] = np.abs(batch[:, 0]) if is_used else -np.abs(batch[:, 0])
     if is_used == "in one shard":

@@ -34,7 +34,7 @@ class Mislabelled(Points):
 
 
 def batch_of(index, batch_size):
-    """Return the number, from 1, of the batch with a sample, in the order of a training."""
+    """Return the number, from 1, of the batch with a sample, in the order of training."""
     loader = BatchLoader(Points(), batch_size, seed=5, shuffle=True)
     return 1 + next(n for n in range(len(loader)) if index in loader.indices(0, n))
 

@@ -139,7 +139,7 @@ def adamw(rate, beta1, least, order):
     clip = nn.ClipGradByValue(1.0, least)
 
     def make(parameters):
-        groups = [{"params": [one]} for one in parameters[::order]]
+        groups = [{"params": [parameter]} for parameter in parameters[::order]]
         return optim.AdamW(warmup(rate), beta1=beta1, parameters=groups, grad_clip=clip)
 
     return make

@@ -107,7 +107,7 @@ def test_callback_sees_its_training(tmp_path):
     assert training.steps == 10 and training.world.size == 1
     assert training.run.path == tmp_path and training.run.metrics.exists()
     names = {parameter.name for parameter in training.model.parameters()}
-    assert {one.name for one in training.optimizer._parameter_list} == names
+    assert {parameter.name for parameter in training.optimizer._parameter_list} == names
     chosen = training.hyperparameters
     assert chosen.items() >= {"epochs": 2, "version": 3, "optimizer.class": "SGD"}.items()
     assert json.loads(json.dumps(chosen)) == chosen
@@ -141,7 +141,7 @@ def test_callbacks_are_all_closed_when_one_fails_and_its_error_is_raised(hook, t
         train(ROW, tmp_path, callbacks=callbacks)
     assert ("Closes.close: ProgramError: close" in lines()) == (hook is not None)
     opened = callbacks[: 2 if hook == "run_opened" else 4]
-    assert closed == [one for one in opened if isinstance(one, Closes)]
+    assert closed == [callback for callback in opened if isinstance(callback, Closes)]
 
 
 def test_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path, lines):

@@ -61,7 +61,7 @@ def expected(trained):
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     entropy = -log_p[np.arange(SAMPLES), labels[:, 0]].mean()
     ranks = (np.argsort(-logits, axis=1) == labels).argmax(axis=1)
-    recalls = [(ranks[labels[:, 0] == one] == 0).mean() for one in range(CLASSES)]
+    recalls = [(ranks[labels[:, 0] == kind] == 0).mean() for kind in range(CLASSES)]
     return {
         "loss": entropy,
         "acc_top1": (ranks == 0).mean(),
@@ -111,7 +111,7 @@ def test_evaluate_run_changes_nothing_and_repeats_its_numbers(tmp_path):
     run()
     assert results[0] == results[1]
     before = paddle.load(str(path))
-    assert all((before[name] == one).all() for name, one in model.state_dict().items())
+    assert all((before[name] == value).all() for name, value in model.state_dict().items())
     assert [layer.training for layer in model.sublayers(include_self=True)] == modes
     assert all(parameter.grad is None for parameter in model.parameters())
 

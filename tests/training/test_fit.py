@@ -272,8 +272,8 @@ def test_fit_interrupted_evaluation_is_repeated_and_keeps_its_checkpoint_as_the_
 # Data
 
 
-class ToldEpoch(paddle.io.Sampler):
-    """As PyTorch's: it is told the epoch, and has a generator of its own, too."""
+class SamplerByEpoch(paddle.io.Sampler):
+    """Shuffles by the epoch that it is given, as PyTorch's, and by a generator of its own."""
 
     def __init__(self):
         super().__init__(Points())
@@ -290,8 +290,8 @@ class ToldEpoch(paddle.io.Sampler):
         return SAMPLES
 
 
-def told():
-    sampler = paddle.io.BatchSampler(sampler=ToldEpoch(), batch_size=8)
+def shuffled_by_epoch():
+    sampler = paddle.io.BatchSampler(sampler=SamplerByEpoch(), batch_size=8)
     return loader(batch_sampler=sampler, num_workers=1)
 
 
@@ -303,7 +303,7 @@ def noisy():
     return paddle.io.DataLoader(Points(noise=0.3), batch_size=8, shuffle=True)
 
 
-@pytest.mark.parametrize("make", [told, noisy, Iterable, resumable])
+@pytest.mark.parametrize("make", [shuffled_by_epoch, noisy, Iterable, resumable])
 def test_fit_ready_data_resume_from_ends_of_epochs_or_inside_by_a_resumable_sampler(
     make, tmp_path, lines
 ):

@@ -31,7 +31,7 @@ EXAMPLES, OF_TWO = draw_examples(), draw_for_two_processes()
 
 
 def computed(result):
-    """Return what a training has computed to the last bit, and logged, except the time."""
+    """Return the results of a run, to the last bit, and its log lines without the time."""
     lines = read_history(result.weights.parent / "metrics.jsonl")
     return bits(result), [{**line, "time": None} for line in lines]
 

@@ -109,7 +109,7 @@ class Clock(Callback):
 
 
 def build(example):
-    """Return the arguments of `fit` of a training whose state changes when it is time."""
+    """Return arguments of `fit` for a run whose state changes when it is time."""
     clock = Clock(example.time)
     kind = KINDS[example.kind]
     state = State(kind, example.influence, lambda: clock.is_on, lambda: clock.has_begun)
@@ -138,7 +138,7 @@ def check_resumes(folder, build, stops, killed=False):
 
 
 def refusal_of(folder, build):
-    """Return the text of the error with which a training is refused before its first step."""
+    """Return the message of the error that `fit` raises before the first step."""
     with pytest.raises(ConfigError) as refusal:
         train(folder, build)
     assert not list(folder.rglob("*.pdparams"))

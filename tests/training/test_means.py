@@ -87,7 +87,9 @@ def train(output, model=linear, data=None, **options):
 
 @pytest.fixture
 def warnings(lines, caplog):
-    return lambda: [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ]
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -184,7 +186,7 @@ def test_fit_loss_that_is_not_a_mean_raises(tmp_path, kind):
 
 
 def own_step(model, batch):
-    """A mean over the labels that count, which the step does not tell."""
+    """A mean over the labels that count, without their count."""
     return {"loss": F.cross_entropy(model(batch[0]), batch[1], ignore_index=IGNORED)}
 
 

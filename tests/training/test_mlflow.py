@@ -34,5 +34,5 @@ def test_mlflow_logger_of_a_resumed_training_continues_its_run(tmp_path, client)
     (run,) = client.search_runs(["0"])
     assert run.info.status == "FINISHED" and run.data.params["batch_size"] == "8"
     for tag in ("train/loss", "valid/loss"):
-        logged = {(one.step, one.value) for one in client.get_metric_history(run.info.run_id, tag)}
+        logged = {(row.step, row.value) for row in client.get_metric_history(run.info.run_id, tag)}
         assert logged == {*zip(*history(tmp_path / "run", tag))}

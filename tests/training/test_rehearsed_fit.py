@@ -119,7 +119,7 @@ def test_rehearsal_changes_neither_the_beginning_nor_the_bits(model, make, tmp_p
 
     def build():
         built = model()
-        initial.append({name: one.numpy().copy() for name, one in built.state_dict().items()})
+        initial.append({name: value.numpy().copy() for name, value in built.state_dict().items()})
         return built
 
     data = Points(noise=0.3)  # which draws from all global generators

@@ -13,7 +13,6 @@ from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, Observer, Trainer, watch
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.train_state import TrainState
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
 # stands, in processes of its own; only the file in work/ is small.
@@ -126,34 +125,21 @@ def test_trainer_train_step_is_that_of_the_textbook(tmp_path):
         assert np.allclose(ours.numpy(), (theirs - 0.05 * theirs.grad).numpy(), atol=1e-7)
 
 
-def test_trainer_of_a_state_resumes_inside_an_epoch_and_refuses_another_start(tmp_path):
-    """The batches before its position are not seen again."""
-    recorder = Recorder()
-    state = TrainState(epoch=1, position=2, step=5)
-    trainer, loader = make(tmp_path, observers=[recorder], state=state)
-    for begin in (lambda: trainer.train(loader, 0, 3), lambda: trainer.train_epoch(loader, 0)):
-        with pytest.raises(ConfigError, match="the state is at epoch 1, batch 2; start there"):
-            begin()
-    assert state == TrainState(epoch=1, position=2, step=5)
-    trainer.train(loader, 1, 2, tmp_path / "c")
-    assert recorder.steps == [(6, 3)]
-
-
 def test_trainer_epochs_by_hand_are_those_of_train_and_may_continue(tmp_path, lines):
     (tmp_path / "other").mkdir()
-    one, loader = make(tmp_path)
-    one.train(loader, 0, 2, tmp_path / "first")
-    other, _ = make(tmp_path / "other")
+    trainer, loader = make(tmp_path)
+    trainer.train(loader, 0, 2, tmp_path / "first")
+    by_hand, _ = make(tmp_path / "other")
     before = len(lines())
     for epoch in range(2):
-        other.train_epoch(loader, epoch)
-    other.save()
-    assert one.model_path.read_bytes() == other.model_path.read_bytes()
-    by_hand = [line.partition(" lr")[0] for line in lines()[before:]]
-    assert by_hand == ["epoch 1 step 3", "epoch 2 step 6"]  # of which there is no last one
-    one.train(loader, 2, 3, tmp_path / "second")
+        by_hand.train_epoch(loader, epoch)
+    by_hand.save()
+    assert trainer.model_path.read_bytes() == by_hand.model_path.read_bytes()
+    printed = [line.partition(" lr")[0] for line in lines()[before:]]
+    assert printed == ["epoch 1 step 3", "epoch 2 step 6"]  # of which there is no last one
+    trainer.train(loader, 2, 3, tmp_path / "second")
     assert [path.name for path in tmp_path.glob("second/*.pdparams")] == ["model_epoch2.pdparams"]
-    assert (one.state.epoch, one.state.step) == (3, 9)
+    assert (trainer.state.epoch, trainer.state.step) == (3, 9)
 
 
 def test_trainer_interrupted_epoch_that_begins_again_is_whole(tmp_path):

@@ -289,7 +289,7 @@ def _excerpt(report: Report) -> str:
     return "\n".join(["```text", *lines[:3], "...", *lines[-4:], "```"])
 
 
-TRAINING = ("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training/trainer.py")
+TRAINING = ("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training/loop.py")
 READING = tuple(f"{MNIST}/{name}.py" for name in ("arrays", "images", "json_reader"))
 BENCHMARKS = {
     "data": Benchmark(

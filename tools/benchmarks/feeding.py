@@ -195,7 +195,7 @@ def _cell(size: int, row: Figures) -> str:
 BENCHMARKS = {
     "feeding": Benchmark(
         __doc__,
-        code=("paddle_mnist/data", "paddle_mnist/training/trainer.py"),
+        code=("paddle_mnist/data", "paddle_mnist/training/loop.py"),
         kinds=_kinds,
         head="given to `fit`",
         columns={f"{n:,}": ("", lambda row, rows, n=n: _cell(n, row)) for n in SIZES},

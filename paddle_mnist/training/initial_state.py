@@ -15,7 +15,7 @@ from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.arrays import copied_array
 
 
-class Beginning:
+class InitialState:
     """The values of everything that training may change.
 
     model, average: the net and the moving average of its weights. extra: the rest of the state.
@@ -60,12 +60,12 @@ class Beginning:
 
 
 @contextlib.contextmanager
-def restored(beginning: Union[Beginning, Snapshot]) -> Iterator[None]:
+def restored(values: Union[InitialState, Snapshot]) -> Iterator[None]:
     """Restore all values at the end of the context, and remove the gradients of parameters."""
     try:
         yield
     finally:
-        beginning.restore()
+        values.restore()
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Compare the configuration of a run with its checkpoint's, and raise if it has changed."""
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Optional
+
+import paddle
+
+from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.run import METRICS_LINES
+from paddle_mnist.errors import CheckpointError, ConfigError, listed
+from paddle_mnist.options import flat_values, require_known
+from paddle_mnist.training.arguments import (
+    CODE,
+    ENGINE_OPTIONS,
+    PYTHON,
+    TASK,
+    compared_defaults,
+)
+from paddle_mnist.training.callbacks import Training
+from paddle_mnist.training.description import LABELS, SAMPLES, flattened
+
+log = logging.getLogger("paddle_mnist")
+
+# How a run was started; a run that continues from its checkpoint may differ in this.
+START_FIELDS = ("init_from", "incremental_from")
+MAX_LINES = 20  # of a diff
+DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # `fit` describes them
+# Values that are only compared if both runs have them: Paddle's objects have other entries in other
+# versions, a new metric is just evaluated, and the last two only count for some callbacks.
+OPTIONAL = ("optimizer", "schedule", "metrics", "eval_every_epochs", "eval_every_steps")
+# Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
+# `must_match`.
+FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
+FORMER_PREFIX = "binding."
+
+
+def check_override(training: Training) -> None:
+    """Raise ConfigError if `override` has a name that neither the arguments nor the run have."""
+    override, run = training.arguments.override, training.run
+    newest = run.checkpoints.all()[-1:] if override else ()
+    stored = [name for checkpoint in newest for name in checkpoint.manifest.get("config") or ()]
+    names = [*training.compared, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
+    groups = [name.partition(".")[0] for name in names]
+    options = {*ENGINE_OPTIONS, *flat_values(training.arguments.groups)}
+    require_known(override, {*names, *groups, *options, *DERIVED}, "override")
+
+
+def check_config_unchanged(
+    training: Training, checkpoint: Checkpoint, where: Optional[str] = None
+) -> None:
+    """Raise ConfigError, with a diff, if the configuration differs from the checkpoint's.
+
+    where: the checkpoint or the mirror, if it is not the run directory.
+    """
+    run, epochs = training.run, training.arguments.epochs
+    where = where or str(run.path)
+    if checkpoint.manifest.get("config") is None or METRICS_LINES not in checkpoint.manifest:
+        raise CheckpointError(
+            f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
+            "weights in your own code, as the tutorial does"
+        )
+    changes = config_changes(training, checkpoint)
+    if changes:
+        names = [name for name, _, _ in changes]
+        lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
+        if len(lines) > MAX_LINES:
+            lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
+        if _are_samples(names):
+            lines.append(
+                "Only samples differ, so the data is probably random or in random order: seed the "
+                "generators before you create it, such as with paddle.seed(0), and sort sets and "
+                "the results of os.listdir() with sorted()"
+            )
+        if where == str(checkpoint.path):  # of another run, which must not be replaced
+            new_run = []
+        elif run.mirror and where == run.mirror.url:  # which refuses a fresh run
+            new_run = ["choose another mirror to start over"]
+        else:
+            new_run = run.to_start_over()
+        lines.append(_remedies(names, new_run))
+        raise ConfigError(
+            f"the run in {where} was started with different settings:\n" + "\n".join(lines)
+        )
+    comparison = code_comparison(training, checkpoint).items()
+    if changed := [name for name, is_same in comparison if not is_same]:
+        log.warning(
+            "the code of %s, or a value that it uses, has changed since the run began",
+            listed(changed),
+        )
+    started = checkpoint.state.epoch + (checkpoint.state.position > 0)
+    if epochs < started:
+        raise ConfigError(
+            f"epochs={epochs}, but {where} has already started epoch {started}; use at least "
+            f"{started}"
+        )
+
+
+def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
+    """Return by name whether code is unchanged; {} with another version of Python.
+
+    New code is left out.
+    """
+    stored, present = checkpoint.manifest["config"], training.compared
+    if stored.get(PYTHON) != present.get(PYTHON):
+        return {}
+    names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
+    hashes = {name.partition(".")[2]: (stored.get(name), present[name]) for name in names}
+    return {
+        name: old == new for name, (old, new) in hashes.items() if old
+    }  # without one, the code is new
+
+
+def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
+    """Return (name, value in the run, value now) for each difference that is not overridden."""
+    arguments, manifest = training.arguments, checkpoint.manifest
+    defaults = compared_defaults(arguments.groups)  # a run may be older than the option
+    stored = {**defaults, **_stored_config(manifest)}
+    current = {**defaults, **training.compared}
+    must_match = flattened(arguments.must_match or {})
+    is_own = training.run.owns(checkpoint)
+    allowed = arguments.override if is_own else (*arguments.override, *START_FIELDS)
+    # Paddle's objects have other attributes in other versions. A change of code is just a warning.
+    is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
+    skipped = {CODE} if is_same_paddle else {*TASK}
+    skipped -= {name.partition(".")[0] for name in must_match}
+    if stored.get(PYTHON) != current.get(PYTHON):
+        skipped.add(CODE)
+    groups = {name.partition(".")[0] for name in stored if "." in name}
+    return [
+        (name, stored.get(name), current.get(name))
+        for name in dict.fromkeys([*current, *stored])
+        if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
+        and (name in stored or name in must_match or name.partition(".")[0] in groups)
+        and not _is_among(name, (*allowed, *skipped))
+        and (name in stored.keys() & current.keys() or not _is_optional(name))
+    ]
+
+
+def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a checkpoint's run compares, by their present names."""
+    stored = {name.removeprefix(FORMER_PREFIX): value for name, value in manifest["config"].items()}
+    if FORMER_HASHES["data"] in manifest:
+        hashes = {name: manifest.get(key) for name, key in FORMER_HASHES.items()}
+        stored = {**{name: value and value[:12] for name, value in hashes.items()}, **stored}
+    return stored
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """Return a value for a comparison: a path may be written in several ways."""
+    return os.path.abspath(os.path.expanduser(value)) if name in START_FIELDS and value else value
+
+
+def _is_among(name: str, names: Collection[str]) -> bool:
+    """Return whether a value, or a group that it belongs to, is among some names."""
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
+
+
+def _is_optional(name: str) -> bool:
+    """Return whether a value is only compared if both runs have it."""
+    return _is_among(name, OPTIONAL) or _is_hash_of(name, LABELS)
+
+
+def _is_hash_of(name: str, *parts: str) -> bool:
+    """Return whether a value is a hash by `describe_data` of a dataset's `parts`."""
+    return name.partition(".")[0] in ("data", "valid") and name.rpartition(".")[2] in parts
+
+
+def _are_samples(names: Collection[str]) -> bool:
+    """Return whether all changed values are hashes of samples and labels."""
+    return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
+
+
+def _remedies(changed: Sequence[str], new_run: Sequence[str]) -> str:
+    """Return a sentence with the remedies for changed values.
+
+    new_run: the ways to start a new run with them, if there are any.
+    """
+    remedies = [*new_run] or ["keep its values"]
+    reason = ""
+    # No override for other labels of the same samples: the net would have to unlearn.
+    are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)
+    if "batch_size" in changed:
+        reason = ": a run keeps its batch size"  # it determines the steps of an epoch
+    elif not are_permuted:
+        groups = [name.partition(".")[0] for name in changed]
+        shortest = [
+            name if groups.count(group) == 1 else group for name, group in zip(changed, groups)
+        ]
+        names = ",".join(dict.fromkeys(shortest))
+        remedies.append(f"to change the run on purpose, override {names}")
+    *first, last = remedies
+    text = ", ".join([*first, f"or {last}" if first else last]) + reason
+    return text[0].upper() + text[1:]

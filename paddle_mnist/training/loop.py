@@ -1,0 +1,246 @@
+"""`TrainingLoop`: the loop over epochs and steps, which `Trainer` and `fit` run.
+
+`train` runs the epochs, `train_epoch` the steps of one; a step is `forward_backward_step` and
+`optimizer_step`. To follow them, read two collaborators: `train_state.TrainState`, which counts
+epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
+a log line is due. A loader's `epoch` yields the batches of an epoch; a batch is a list of this
+process's shards, and anything else counts as one shard (`shards_of`).
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Optional, Union
+
+import paddle
+from paddle import nn
+from paddle.utils import unique_name
+
+from paddle_mnist.data.loader import interruptible_batches
+from paddle_mnist.data.sampler import shards_of
+from paddle_mnist.hidden_state.optimizer_state import require_distinct_names
+from paddle_mnist.interfaces import (
+    Checkpointer,
+    Loader,
+    MetricSums,
+    Observer,
+    View,
+    Writer,
+    as_number,
+)
+from paddle_mnist.metrics.running import RunningMetrics
+from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
+from paddle_mnist.monitor.profiler import Profiler
+from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.layers import training_mode_begins
+from paddle_mnist.nn.schedule import Schedule
+from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
+from paddle_mnist.system import heartbeat
+from paddle_mnist.train_state import TrainState
+from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.callbacks import is_rehearsal
+from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.steps import Step, run_step
+
+
+class TrainingLoop:
+    """Runs epochs and steps, with evaluation, saving and logging.
+
+    model, optimizer: a `paddle.nn.Layer`, and a Paddle optimizer of its parameters.
+    step: computes the loss and the metrics of a batch (`paddle_mnist.training.steps`).
+    state: where to start, possibly inside an epoch; the loop counts on in it.
+    metric_prototypes: the step's metrics of any batch, by name; needed to resume training with
+        metrics that are not means.
+    schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
+    average: a moving average of the weights, which is evaluated instead of the weights.
+    evaluator, checkpointer, writer: the collaborators (`paddle_mnist.interfaces`). By default
+        nothing is evaluated or saved. writer: of log lines and evaluations.
+    observers: called after every step and every epoch; they may ask to stop
+        (`paddle_mnist.interfaces.Observer`).
+    profile: measures the time of each phase of a step
+        (`paddle_mnist.monitor.profiler.StepProfiler`).
+    log_every: steps between log lines.
+    max_steps: the number of steps after which training ends, also inside an epoch.
+    reseed: called before each forward pass with (steps done, shard index). If it seeds Paddle,
+        dropout does not depend on earlier steps.
+    exchange: sums the gradients of a batch's shards, over processes
+        (`paddle_mnist.parallel.gradients`); by default batches are whole.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+        step: Step,
+        state: TrainState,
+        writer: Writer,
+        *,
+        metric_prototypes: Mapping[str, MetricSums] = {},
+        schedule: Optional[Schedule] = None,
+        average: WeightAverage = NO_AVERAGE,
+        evaluator: Optional[EpochEvaluator] = None,
+        checkpointer: Optional[Checkpointer] = None,
+        observers: Sequence[Observer] = (),
+        profile: Optional[Profiler] = None,
+        log_every: int = 100,
+        max_steps: Optional[int] = None,
+        reseed: Callable[[int, int], None] = lambda step, shard: None,
+        exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
+    ):
+        require_distinct_names(model, optimizer)
+        self.model = model
+        self.optimizer = optimizer
+        self.step = step
+        self.state = state
+        self.schedule = schedule or Schedule(optimizer)
+        self.average = average
+        self.evaluator = evaluator or EpochEvaluator(step, {})
+        self.checkpointer = checkpointer or Checkpointer()
+        self.observers = observers
+        self.profile = profile or Profiler()
+        self.max_steps = max_steps or math.inf
+        self.reseed = reseed
+        self.exchange = exchange or SingleProcessGradients()
+        self.loss: Optional[paddle.Tensor] = None  # of the newest step
+        self.newest_metrics = NewestMetrics()
+        self.writers = ManyWriters([writer, self.newest_metrics])
+        self.running = RunningMetrics(state, self.writers, log_every, metric_prototypes)
+
+    def train(self, loader: Loader, end_epoch: int) -> None:
+        """Train from the state's epoch and position to the end of epoch `end_epoch - 1`.
+
+        Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
+        """
+        state, checkpointer = self.state, self.checkpointer
+        self.running.after_step()  # writes the line that was due at the interruption, if any
+        try:
+            was_evaluated = bool(state.metrics)
+            # An evaluation is repeated, since it may have been interrupted before it was written.
+            if self._evaluate_after_step() and not was_evaluated:
+                checkpointer.after_step(state)
+            for epoch in range(state.epoch, end_epoch):
+                if self._is_over(loader) or (not state.position and self.should_stop()):
+                    break
+                self.train_epoch(loader, epoch, state.position)
+                if self._is_over(loader):  # inside the epoch, which may be ended later
+                    break
+                self.end_epoch()
+                checkpointer.after_epoch(state)
+        except BaseException as error:
+            # A signal raises StoppedError, while waiting for a batch or evaluating.
+            checkpointer.after_error(error, state)
+            raise
+        checkpointer.at_end(state)
+
+    def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> None:
+        """Train on the batches of one epoch, beginning with number `start`.
+
+        Raises DivergedError when a loss is not finite, at the next log line or checkpoint, so that
+        a step does not wait for its device.
+        """
+        self.state.epoch, self.state.position = epoch, start
+        with training_mode_begins(self.model, warns=not is_rehearsal()):
+            view = self._view()
+            for observer in self.observers:  # before forking workers, which see its changes
+                observer.on_epoch_start(view)
+        self.profile.before_epoch()
+        # Close it even if an error ends the epoch: a loader may have worker processes.
+        with contextlib.closing(
+            self.running.timed(interruptible_batches(loader.epoch(epoch, start)))
+        ) as batches:
+            for batch in batches:
+                with located(batch, loader, epoch, self.state.position, f"epoch {epoch + 1}"):
+                    result = self.forward_backward_step(batch)
+                self.optimizer_step(result)
+                with self.profile.part("logging"):
+                    view = self._view()
+                    for observer in self.observers:
+                        self._write_metrics_of(observer, observer.after_step(view))
+                    self.running.after_step()
+                self._evaluate_after_step()
+                with self.profile.part("saving"):
+                    self.checkpointer.after_step(self.state)
+                self.profile.after_step()
+                if self.state.step >= self.max_steps:
+                    break
+        heartbeat.beat()
+        self.running.write_line()
+
+    def end_epoch(self) -> None:
+        """Evaluate after the last step of an epoch, and step a schedule that counts epochs."""
+        self._evaluate(self.evaluator.after_epoch)
+        self.schedule.after_epoch(self.state.metrics)
+        self.state.end_epoch()
+        for observer in self.observers:
+            self._write_metrics_of(observer, observer.after_epoch(self._view()))
+
+    def forward_backward_step(self, data: Iterable[Any]) -> StepResult:
+        """Run the forward and backward passes of a batch, on all of its shards in this process."""
+        heartbeat.beat()
+        self.optimizer.clear_grad()  # not after the step: observers look at its gradients
+        for shard in shards_of(data):
+            self.exchange.begin_shard()
+            self.reseed(self.state.step, shard.index)
+            with self.profile.part("forward"):
+                outputs = run_step(self.step, self.model, shard.batch, shard.samples)
+            with self.profile.part("backward"):
+                self.exchange.backward(shard, outputs)
+        with self.profile.part("exchange"):
+            result = self.exchange.reduce()
+        self.loss = result.mean
+        return result
+
+    def optimizer_step(self, result: StepResult, in_epoch: bool = True) -> None:
+        """Step the optimizer, the average and the schedule; then the state counts the step.
+
+        in_epoch: whether the batch belongs to the current epoch.
+        """
+        # Inside the block `state.step` is still the number of steps before this one.
+        with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
+            # Before the schedule steps: with the rate of this step.
+            self.running.add(result, self.schedule.learning_rate)
+            if result.count:
+                # Paddle numbers accumulators per process; restart the numbering, so that names
+                # match the checkpoint's.
+                with unique_name.guard():
+                    self.optimizer.step()
+                self.average.update(self.model, self.state.step)
+            self.schedule.after_step()
+
+    def should_stop(self) -> bool:
+        """Return whether an observer asks to stop training, in this process or in another.
+
+        Asks all of them, in order.
+        """
+        answers = [observer.should_stop(self._view()) for observer in self.observers]
+        return any(self.exchange.world.all_gather_objects(any(answers)))
+
+    def _is_over(self, loader: Loader) -> bool:
+        """Return whether all steps are done, and the last one does not end an epoch."""
+        return self.state.step >= self.max_steps and self.state.position != loader.steps_per_epoch
+
+    def _evaluate_after_step(self) -> bool:
+        """Evaluate if that is due inside an epoch; return whether it was."""
+        is_due = self.evaluator.is_due_after_step(self.state)
+        if is_due:
+            with self.running.paused():
+                self._evaluate(self.evaluator.after_step)
+        return is_due
+
+    def _evaluate(self, evaluate: Callable[[TrainState, nn.Layer], Mapping[str, float]]) -> None:
+        with self.average.apply(self.model):
+            metrics = evaluate(self.state, self.model)
+        if metrics:
+            self.state.record_evaluation(metrics)
+            self.writers.write(self.state, metrics)
+
+    def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
+        """Write the metrics of an observer. Raises ConfigError unless they are numbers."""
+        if values:
+            name = type(observer).__name__
+            self.writers.write(
+                self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
+            )
+
+    def _view(self) -> View:
+        return View(self.state, self.loss, self.newest_metrics.values, self.model)
