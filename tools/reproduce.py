@@ -11,8 +11,8 @@ continued       train further on 500, 3,000 and 20,000 new images, with the sche
                 training and with the recipe's, with and without softening the net
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
-detector        train the net that detects pictures of no single digit, compare it with others,
-                and put it into the package; to be made again after `pretrained`
+detector        train the net that detects pictures of no single digit, and put it into the
+                package; to be made again after `pretrained`
 pretrained      train the weights that come with the package, and put them there
 figures         train the recipe `default`, and draw the figures of the READMEs
 
@@ -41,10 +41,10 @@ from reproduction import (
     pretrained,
     pretrained_net,
 )
-from reproduction.claims import Claim, Experiment, Workspace
+from reproduction.claims import SEED, Claim, Experiment, Workspace
 from reproduction.comparison import MOST_SEEDS
 from reproduction.page import PAGES, headings, predicates, problems, stored_page, write_pages
-from reproduction.trainings import train, train_missing
+from reproduction.trainings import Row, train, train_missing
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
@@ -59,7 +59,7 @@ def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
     from paddle_mnist.mnist.report import plot_runs
 
     run, figures = folder / "run", work.root / "docs/figures"
-    train("default", {"data": work.data.path, "seed": work.seed, "log_every": 100}, run)
+    train("default", {"data": work.data.path, "seed": SEED, "log_every": 100}, run)
     plot_runs([run], str(figures), "cpu", README_FIGURES)
     for name in README_FIGURES:
         charts.shrink(figures / name)
@@ -76,7 +76,7 @@ CLAIMS: tuple[Claim, ...] = (  # of REPRODUCTION.md
     *pretrained_net.CLAIMS,
     mistakes.CLAIM,
 )
-FURTHER: tuple[Claim, ...] = (  # of other pages, and of the package
+OTHER_CLAIMS: tuple[Claim, ...] = (  # of other pages, and of the package
     incremental.FORGOTTEN,
     incremental.CONTINUED,
     initialization.COLLAPSED,
@@ -84,7 +84,7 @@ FURTHER: tuple[Claim, ...] = (  # of other pages, and of the package
     pretrained.CLAIM,
     Experiment("figures", draw_for_readmes, lambda report: "\n".join(report["files"]), code=()),
 )
-ALL = {claim.id: claim for claim in (*CLAIMS, *FURTHER)}
+ALL = {claim.id: claim for claim in (*CLAIMS, *OTHER_CLAIMS)}
 GLOSSARY = "docs/zh/tables.yaml"
 
 
@@ -93,18 +93,21 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
 
     again: measure experiments that have a stored result, too.
     """
+    trainings: dict[str, tuple[Row, int]] = {}
+    for claim in chosen:
+        trainings.update(claim.trainings(work))
     try:
-        train_missing([one for claim in chosen for one in claim.trainings(work)], work)
+        train_missing(trainings, work)
         for claim in chosen:
             if again or not claim.report(work):
                 claim.measure_into(work)
     finally:  # what is measured is shown, even if the rest fails
-        page = stored_page([*ALL.values()], work)
+        page = stored_page(ALL.values(), work)
         for claim in chosen:
             report = claim.report(work)
             print(claim.table(report))
             if claim.draw and claim.is_complete(report):
-                name = claim.id if claim in FURTHER else f"reproduction-{claim.id}"
+                name = claim.id if claim in OTHER_CLAIMS else f"reproduction-{claim.id}"
                 figure = claim.draw(report, work.data)
                 charts.save_small({name: figure}, work.root / "docs/figures")
         write_pages(page, work.root)
@@ -117,8 +120,8 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
 
 
 def check() -> int:
-    """Print what the pages say otherwise than the stored results; return 1 if there is anything."""
-    lines = list(problems(stored_page([*ALL.values()], Workspace()), ROOT))
+    """Print where the pages differ from the stored results; return 1 if they do."""
+    lines = list(problems(stored_page(ALL.values(), Workspace()), ROOT))
     print("\n".join(lines) or "numbers, tables and predicates of the pages are as measured")
     return 1 if lines else 0
 
@@ -158,7 +161,6 @@ def parser() -> Parser:
         help="only check, without MNIST, that numbers, tables and predicates of the pages are what "
         "the stored results give",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last four [1]")
     return parser
 
 
@@ -171,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
             "least 1"
         )
     if args.page_only:
-        write_pages(stored_page([*ALL.values()], Workspace()), ROOT)
+        write_pages(stored_page(ALL.values(), Workspace()), ROOT)
     if args.page_only or args.check:
         return check()
     data, output, root = open_images(args, chosen), Path(args.output).absolute(), ROOT
@@ -180,7 +182,7 @@ def main(argv: Sequence[str]) -> int:
         for name in (*PAGES[0], GLOSSARY):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, root / name)
-    work = Workspace(root, data, output, args.seeds, args.seed, args.jobs, args.quick)
+    work = Workspace(root, data, output, args.seeds, args.jobs, args.quick)
     return measure_and_write(work, chosen, again=bool(args.only))
 
 

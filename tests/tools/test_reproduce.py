@@ -1,4 +1,4 @@
-"""`tools/reproduce.py`: the pages say what was measured, and a measurement runs in small."""
+"""`tools/reproduce.py`: the pages match the stored results, and small measurements run."""
 
 import json
 import re
@@ -12,12 +12,12 @@ from reproduction.page import PAGES, problems, stored_page, write_pages
 from synthetic_data import tiny_splits, write_idx
 
 
-def test_pages_say_what_the_stored_results_give(tool):
+def test_check_pages_match_the_stored_results(tool):
     """In both languages: each number and table, and a predicate for each claim."""
     assert tool("reproduce", "--check").stdout.endswith("of the pages are as measured\n")
     text = (ROOT / "REPRODUCTION.md").read_text()
     sections = re.split(r'<a id="(\w+)"></a>', text.partition("## About")[0])[1:]
-    claims = [one.id for one in reproduce.CLAIMS]
+    claims = [claim.id for claim in reproduce.CLAIMS]
     measured = dict(zip(sections[::2], sections[1::2]))
     del measured["candidates"]  # a search that is finished
     assert sorted(measured) == sorted(claims)
@@ -29,7 +29,7 @@ def test_pages_say_what_the_stored_results_give(tool):
 
 @pytest.fixture(scope="module")
 def page():
-    return stored_page([*reproduce.ALL.values()], Workspace())
+    return stored_page(reproduce.ALL.values(), Workspace())
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def pages(tmp_path):
     ],
     ids=["number", "cell", "predicate", "unknown figure", "one language"],
 )
-def test_page_that_differs_from_the_results_is_reported(pages, page, name, old, new, problem):
+def test_problems_page_differs_from_the_results_reports_it(pages, page, name, old, new, problem):
     text = (pages / name).read_text()
     assert old in text
     (pages / name).write_text(text.replace(old, new, 1))
     found = list(problems(page, pages))
-    assert any(re.search(problem, one) for one in found), found
+    assert any(re.search(problem, line) for line in found), found
 
 
-def test_pages_are_filled_from_the_stored_results(pages, page):
+def test_write_pages_fills_the_marks_from_the_stored_results(pages, page):
     before = {name: (pages / name).read_text() for names in PAGES for name in names}
     for name, text in before.items():
         filled = r"(<!-- reproduce [^\n]+? -->\n?).*?(<!-- end -->)"
@@ -72,7 +72,7 @@ def test_pages_are_filled_from_the_stored_results(pages, page):
     assert "-->not measured<!--" in (pages / "README.md").read_text()
 
 
-def test_reproduce_refuses_what_it_cannot_measure(tool):
+def test_reproduce_unknown_claim_or_other_data_fails(tool):
     for arguments, code, message in (
         ("--only l2,calibrations", 2, "'calibrations'; did you mean 'calibration'?"),
         ("--data digits", 3, "expected MNIST"),
@@ -80,7 +80,7 @@ def test_reproduce_refuses_what_it_cannot_measure(tool):
         assert message in tool("reproduce", *arguments.split(), expect=code).stderr
 
 
-def test_experiment_is_stored_with_its_commit_and_measured_again_when_named(tool, tmp_path):
+def test_only_measures_again_and_stores_the_commit(tool, tmp_path):
     command = ("reproduce", "--quick", "--data", "digits", "--only", "collapse")
     stored = tmp_path / "work/output/reproduce/quick/docs/reproduction/collapse.json"
     table = tool(*command).stdout
@@ -93,14 +93,14 @@ def test_experiment_is_stored_with_its_commit_and_measured_again_when_named(tool
 
 @pytest.mark.release
 @pytest.mark.timeout(1800)
-def test_quick_run_measures_every_claim_once(tool, tmp_path):
+def test_quick_measures_every_claim_once(tool, tmp_path):
     """From IDX files, and two seeds at once where one is there."""
     write_idx(tmp_path / "idx", tiny_splits({"train": 640, "valid": 128, "eval": 70}))
     arguments = ("--quick", "--data", tmp_path / "idx")
     first = tool("reproduce", *arguments, "--seeds", 1)
     work = Workspace(tmp_path / "work/output/reproduce/quick", seeds=1, is_quick=True)
-    for one in reproduce.CLAIMS:
-        assert one.report(work), one.id
+    for claim in reproduce.CLAIMS:
+        assert claim.report(work), claim.id
     again = tool("reproduce", *arguments, "--seeds", 1)
     assert again.stdout == first.stdout and " of " not in again.stderr
     more = tool("reproduce", *arguments, "--seeds", 2, "--jobs", 2, "--only", "l2")

@@ -17,7 +17,7 @@ Page = np.ndarray  # float [H, W, 3], 0 to 1
 
 
 @dataclass
-class Lot:
+class Look:
     """The properties of a picture that are drawn at random; a kind of paper changes some of them.
 
     size: height and width, pixels. height: of the digit, share of the picture's smaller side.
@@ -44,9 +44,9 @@ class Lot:
         return np.ones((*self.size, 3)) * self.paper
 
 
-def cast(random: Random) -> Lot:
+def random_look(random: Random) -> Look:
     sizes = [(120, 120), (160, 200), (240, 320), (400, 300), (480, 640), (640, 480)]
-    return Lot(
+    return Look(
         size=sizes[random.randint(len(sizes))],
         height=random.uniform(0.4, 0.75),
         pen=random.uniform(0.07, 0.14),
@@ -105,28 +105,28 @@ def inked(page: Page, cover: Cover, place: Sequence[float], ink: Colour) -> Page
     return page + whole * (ink - page)
 
 
-def centred(page: Page, cover: Cover, lot: Lot) -> Page:
+def centred(page: Page, cover: Cover, look: Look) -> Page:
     """Ink a page around the place that was drawn at random."""
-    place = [at * side - own / 2 for at, side, own in zip(lot.at, page.shape, cover.shape)]
-    return inked(page, cover, place, lot.ink)
+    place = [at * side - own / 2 for at, side, own in zip(look.at, page.shape, cover.shape)]
+    return inked(page, cover, place, look.ink)
 
 
-def photograph(page: Page, lot: Lot, random: Random) -> Image.Image:
+def photograph(page: Page, look: Look, random: Random) -> Image.Image:
     """Take a page with a camera: blur, noise, JPEG."""
-    page = cv2.GaussianBlur(page, (0, 0), max(lot.blur, 1e-3))
-    page = page + random.normal(0, lot.noise, page.shape)
+    page = cv2.GaussianBlur(page, (0, 0), max(look.blur, 1e-3))
+    page = page + random.normal(0, look.noise, page.shape)
     values = np.rint(np.clip(page, 0, 1) * 255).astype(np.uint8)
-    _, file = cv2.imencode(".jpg", values[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, int(lot.quality)])
+    _, file = cv2.imencode(".jpg", values[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, int(look.quality)])
     return Image.fromarray(cv2.imdecode(file, cv2.IMREAD_COLOR)[..., ::-1])
 
 
-def on_paper(cover: Cover, lot: Lot, random: Random) -> Image.Image:
+def on_paper(cover: Cover, look: Look, random: Random) -> Image.Image:
     """Scale a drawing to the height of a digit and take a picture of it on plain paper."""
     cover = np.float32(trimmed(cover))
-    scale = lot.pixels / max(cover.shape)
+    scale = look.pixels / max(cover.shape)
     size = [max(1, round(side * scale)) for side in cover.shape[::-1]]
     cover = cv2.resize(cover, size, interpolation=cv2.INTER_AREA)
-    return photograph(centred(lot.sheet(), cover, lot), lot, random)
+    return photograph(centred(look.sheet(), cover, look), look, random)
 
 
 def grid(size: tuple[int, int], turn: float = 0) -> tuple[np.ndarray, np.ndarray]:

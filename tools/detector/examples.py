@@ -2,7 +2,7 @@
 
 import functools
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import cv2
@@ -60,40 +60,25 @@ def examples(data: Images, random: Random) -> Examples:
         "turned digits": np.rot90(turned, 1, (1, 2)),
     }
     for kind, (count, draws) in non_digits.PICTURES.items():
-        no_digits[kind] = _with_shaken(_read(_pictures(draws.values(), count, 10_000)), random)
+        no_digits[kind] = _with_shaken(_read_of(draws.values(), count, 10_000), random)
     for kind, (count, cover) in non_digits.DRAWN.items():
         no_digits[f"{kind}, drawn"] = _with_shaken(_drawn(cover, count), random, 1)
-    return Examples(
-        {
-            MNIST: _with_shaken(raw, random, 1),
-            REDRAWN: _with_shaken(drawn, random, 1),
-            **{
-                kind: _with_shaken(_on_paper(kind, train, ON_PAPER), random, PAPER_SHAKEN)
-                for kind in paper.KINDS
-            },
-            **{
-                kind: _with_shaken(_drawn(_cover_of(form), UNUSUAL["train"]), random, 1)
-                for kind, form in UNUSUAL_DIGITS.items()
-            },
-        },
-        no_digits,
-        {
-            MNIST: np.asarray(valid.images),
-            REDRAWN: drawn_valid,
-            **{kind: _on_paper(kind, valid, ON_PAPER) for kind in paper.KINDS},
-            "plain, more": _on_paper("plain", valid, PLAIN),
-        },
-        {
-            kind: _read(
-                _pictures([functools.partial(unusual_digit, form)], UNUSUAL["valid"], 20_000)
-            )
-            for kind, form in UNUSUAL_DIGITS.items()
-        },
-        {
-            kind: _read(_pictures(draws.values(), UNSEEN, 20_000))
-            for kind, draws in non_digits.UNSEEN.items()
-        },
-    )
+    digits = {MNIST: _with_shaken(raw, random, 1), REDRAWN: _with_shaken(drawn, random, 1)}
+    for kind in paper.KINDS:
+        digits[kind] = _with_shaken(_on_paper(kind, train, ON_PAPER), random, PAPER_SHAKEN)
+    for kind, form in UNUSUAL_DIGITS.items():
+        digits[kind] = _with_shaken(_drawn(_cover_of(form), UNUSUAL["train"]), random, 1)
+    of_valid = {MNIST: np.asarray(valid.images), REDRAWN: drawn_valid}
+    of_valid.update({kind: _on_paper(kind, valid, ON_PAPER) for kind in paper.KINDS})
+    of_valid["plain, more"] = _on_paper("plain", valid, PLAIN)
+    unusual = {
+        kind: _read_of([functools.partial(unusual_digit, form)], UNUSUAL["valid"], 20_000)
+        for kind, form in UNUSUAL_DIGITS.items()
+    }
+    unseen = {
+        kind: _read_of(draws.values(), UNSEEN, 20_000) for kind, draws in non_digits.UNSEEN.items()
+    }
+    return Examples(digits, no_digits, of_valid, unusual, unseen)
 
 
 def _spliced(images: Pixels, count: int, random: Random) -> Pixels:
@@ -121,9 +106,10 @@ def _on_paper(kind: str, split: Split, count: int) -> Pixels:
     )
 
 
-def _pictures(draws: Iterable[Draw], count: int, seed: int) -> Iterable[Image.Image]:
-    each: Sequence[Draw] = list(draws)
-    return (each[number % len(each)](Random(seed + number)) for number in range(count))
+def _read_of(draws: Iterable[Draw], count: int, seed: int) -> Pixels:
+    """Return what is read of pictures, which the functions draw in turns."""
+    each = list(draws)
+    return _read(each[number % len(each)](Random(seed + number)) for number in range(count))
 
 
 def _digits_drawn(split: Split, count: int) -> Pixels:
@@ -143,8 +129,8 @@ def flagged_ones(count: int) -> Pixels:
 
 def _cover_of(form: Callable[[Random], list[Line]]) -> Callable[[Random], Cover]:
     """Return what draws a digit of an unusual form with pens of all widths."""
-    pens, over = non_digits.PENS, non_digits.SIDE // 2
-    return lambda random: pen_cover(form(random), random.uniform(*pens), over)
+    pens, half = non_digits.PENS, non_digits.SIDE // 2
+    return lambda random: pen_cover(form(random), random.uniform(*pens), half)
 
 
 def _drawn(cover: Callable[[Random], Cover], count: int) -> Pixels:

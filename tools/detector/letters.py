@@ -6,6 +6,7 @@ compared on others that come with Matplotlib.
 
 import functools
 import string
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -14,7 +15,7 @@ import numpy as np
 from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
-from detector.camera import Cover, Draw, Random, cast, on_paper, tilted
+from detector.camera import Cover, Draw, Random, on_paper, random_look, tilted
 from paddle_mnist.errors import ConfigError
 
 FONTS = Path(matplotlib.get_data_path(), "fonts/ttf")
@@ -83,10 +84,10 @@ def _letters_of(font: str) -> frozenset[str]:
     return frozenset(map(chr, FT2Font(font_of(font, 20).path).get_charmap()))
 
 
-@functools.lru_cache(128)
-def fonts_with(text: str, fonts: tuple[str, ...]) -> list[str]:
-    """Return the fonts that have a letter."""
-    return [font for font in fonts if text in _letters_of(font)]
+def random_font(text: str, fonts: Sequence[str], random: Random) -> str:
+    """Return one of the fonts that have a letter."""
+    having = [font for font in fonts if text in _letters_of(font)]
+    return having[random.randint(len(having))]
 
 
 def letter_cover(text: str, font: str, pen: float, random: Random, side: int = 420) -> Cover:
@@ -110,7 +111,7 @@ def letter_cover(text: str, font: str, pen: float, random: Random, side: int = 4
 
 
 def bent(cover: Cover, random: Random) -> Cover:
-    """Distort a drawing slightly, since nobody writes a letter twice alike."""
+    """Distort a drawing slightly, as handwriting varies."""
     moves = random.normal(0, random.uniform(0, 0.03) * len(cover), (2, 6, 6))
     y, x = (
         np.float32(place + cv2.resize(move, cover.shape[::-1], interpolation=cv2.INTER_CUBIC))
@@ -119,13 +120,12 @@ def bent(cover: Cover, random: Random) -> Cover:
     return cv2.remap(cover, x, y, cv2.INTER_LINEAR)
 
 
-def letters(alphabet: str, fonts: list[str]) -> dict[str, Draw]:
+def letters(alphabet: str, fonts: Sequence[str]) -> dict[str, Draw]:
     """Return a function that writes each letter, in a random font."""
 
     def letter(text: str, random: Random) -> Image.Image:
-        known = fonts_with(text, tuple(fonts))
-        font, lot = known[random.randint(len(known))], cast(random)
-        return on_paper(letter_cover(text, font, lot.pen, random), lot, random)
+        font, look = random_font(text, fonts, random), random_look(random)
+        return on_paper(letter_cover(text, font, look.pen, random), look, random)
 
     return {text: functools.partial(letter, text) for text in alphabet}
 

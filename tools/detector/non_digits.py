@@ -14,7 +14,7 @@ from PIL import Image
 from detector import letters, screenshots, shapes, textures
 from detector.camera import Cover, Draw, Random
 
-SIDE = 160  # pixels of a drawing that nobody photographs
+SIDE = 160  # pixels of a drawing without paper and camera
 PENS = (0.025, 0.2)  # widths, shares of the height, as those of `paper.KINDS`
 
 PHOTOGRAPHS = """
@@ -50,8 +50,7 @@ def _by_name(draws: Sequence[Draw]) -> dict[str, Draw]:
 
 def _letter(fonts: Sequence[str], alphabet: Sequence[str], random: Random) -> Cover:
     text = random.choice(list(alphabet))
-    having = letters.fonts_with(text, tuple(fonts))
-    font = having[random.randint(len(having))]
+    font = letters.random_font(text, fonts, random)
     return letters.letter_cover(text, font, random.uniform(*PENS), random, SIDE)
 
 
@@ -84,7 +83,7 @@ PICTURES: dict[str, tuple[int, dict[str, Draw]]] = {
     "letters": (624, letters.letters(letters.LETTERS, letters.TRAINING_FONTS)),
     "Greek letters": (440, letters.letters(letters.GREEK, letters.TRAINING_FONTS)),
     "shapes": (300, shapes.shapes(shapes.TRAINING_SHAPES)),
-    "doodles": (500, {one.__name__: functools.partial(_family, one) for one in shapes.DOODLES}),
+    "doodles": (500, {draw.__name__: functools.partial(_family, draw) for draw in shapes.DOODLES}),
     "textures": (1280, _by_name(textures.TRAINING)),
 }
 UNSEEN: dict[str, dict[str, Draw]] = {

@@ -7,6 +7,7 @@ measured on all of them; nothing is trained on the sheets on a desk and the hard
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -14,15 +15,15 @@ from PIL import Image
 
 from detector import textures
 from detector.camera import (
-    Lot,
+    Look,
     Page,
     Random,
-    cast,
     centred,
     grain,
     grid,
     inked,
     photograph,
+    random_look,
     stroke,
     trimmed,
 )
@@ -40,66 +41,66 @@ SURFACES = (
 Region = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def write(page: Page, image: np.ndarray, lot: Lot) -> Page:
+def write(page: Page, image: np.ndarray, look: Look) -> Page:
     """Write a digit on a page."""
-    return centred(page, trimmed(stroke(image, lot.pixels, lot.pen), 0), lot)
+    return centred(page, trimmed(stroke(image, look.pixels, look.pen), 0), look)
 
 
 def plain(image: np.ndarray, random: Random, **given: Callable) -> Image.Image:
-    """Write on a sheet without a flaw. given: functions of the lot for values to replace there."""
-    lot = cast(random)
-    vars(lot).update({name: value(lot, random) for name, value in given.items()})
-    return photograph(write(lot.sheet(), image, lot), lot, random)
+    """Write on a sheet without a flaw. given: functions that give other values for its look."""
+    look = random_look(random)
+    look = replace(look, **{name: value(look, random) for name, value in given.items()})
+    return photograph(write(look.sheet(), image, look), look, random)
 
 
 def ruled(image: np.ndarray, random: Random, both: bool = False) -> Image.Image:
     """Lines, beneath the ink or across it, faint or as dark as ink; with both: squares."""
-    lot = cast(random)
-    page = lot.sheet()
-    spacing = lot.pixels * (random.uniform(0.2, 0.5) if both else random.uniform(0.35, 0.9))
-    colour = lot.paper * (1 - random.uniform(0.15, 0.8))
+    look = random_look(random)
+    page = look.sheet()
+    spacing = look.pixels * (random.uniform(0.2, 0.5) if both else random.uniform(0.35, 0.9))
+    colour = look.paper * (1 - random.uniform(0.15, 0.8))
     colour = np.clip(colour + random.uniform(0, 0.15) * np.array([-0.3, 0, 1]), 0, 1)
-    width = max(0.8, random.uniform(0.004, 0.012) * min(lot.size))
-    x, y = grid(lot.size, np.radians(random.uniform(-3, 3)))
-    lines = np.zeros(lot.size)
+    width = max(0.8, random.uniform(0.004, 0.012) * min(look.size))
+    x, y = grid(look.size, np.radians(random.uniform(-3, 3)))
+    lines = np.zeros(look.size)
     for axis in (y, x)[: 1 + both]:
-        position = axis * max(lot.size) / 2 + random.uniform(0, spacing)
+        position = axis * max(look.size) / 2 + random.uniform(0, spacing)
         distance = np.abs(position % spacing - spacing / 2)
         lines = np.maximum(lines, np.clip(width / 2 - distance + 0.5, 0, 1))
     is_across = random.rand() < 0.5
     if is_across:
-        page = write(page, image, lot)
+        page = write(page, image, look)
     page = inked(page, lines, (0, 0), colour)
     if not is_across:
-        page = write(page, image, lot)
-    return photograph(page, lot, random)
+        page = write(page, image, look)
+    return photograph(page, look, random)
 
 
 def shadowed(image: np.ndarray, random: Random) -> Image.Image:
     """A shadow with an edge, soft or hard, that crosses the page near the digit; uneven light."""
-    lot = cast(random)
-    page = write(lot.sheet(), image, lot)
-    across, along = grid(lot.size, random.uniform(0, 2 * np.pi))
+    look = random_look(random)
+    page = write(look.sheet(), image, look)
+    across, along = grid(look.size, random.uniform(0, 2 * np.pi))
     edge = across - random.uniform(-0.6, 0.6)
     edge = edge + random.uniform(0, 0.3) * np.sin(random.uniform(1, 4) * (across - along))
     shadow = 1 - random.uniform(0.25, 0.6) / (1 + np.exp(-edge / random.uniform(0.01, 0.3)))
     falloff = 1 - random.uniform(0, 0.3) * (along + 1) / 2
-    return photograph(page * (shadow * falloff)[..., np.newaxis], lot, random)
+    return photograph(page * (shadow * falloff)[..., np.newaxis], look, random)
 
 
 def yellowed(image: np.ndarray, random: Random) -> Image.Image:
     """Old paper: yellow, stained, darker at its edges; the ink has faded."""
-    lot = cast(random)
-    lot.paper = np.array([0.9, 0.8, 0.58]) * random.uniform(0.75, 1)
-    lot.paper += random.uniform(-0.04, 0.04, 3)
-    lot.ink = np.array([0.35, 0.25, 0.18]) + random.uniform(-0.1, 0.1)
-    light = 1 + 0.006 * grain(lot.size, random, 1.5)
+    look = random_look(random)
+    look.paper = np.array([0.9, 0.8, 0.58]) * random.uniform(0.75, 1)
+    look.paper += random.uniform(-0.04, 0.04, 3)
+    look.ink = np.array([0.35, 0.25, 0.18]) + random.uniform(-0.1, 0.1)
+    light = 1 + 0.006 * grain(look.size, random, 1.5)
     for _ in range(random.randint(1, 5)):
-        stain = cv2.resize(grain((8, 8), random, 1), lot.size[::-1], interpolation=cv2.INTER_CUBIC)
+        stain = cv2.resize(grain((8, 8), random, 1), look.size[::-1], interpolation=cv2.INTER_CUBIC)
         light *= 1 - 0.12 * np.clip(stain / stain.max(), 0, 1)
-    down, across = (np.linspace(-1, 1, side) ** 6 for side in lot.size)
+    down, across = (np.linspace(-1, 1, side) ** 6 for side in look.size)
     light *= 1 - random.uniform(0.05, 0.35) * np.maximum.outer(down, across)
-    return photograph(write(lot.sheet() * light[..., np.newaxis], image, lot), lot, random)
+    return photograph(write(look.sheet() * light[..., np.newaxis], image, look), look, random)
 
 
 def desk(size: tuple[int, int], random: Random) -> Page:
@@ -126,43 +127,43 @@ def _laid(sheet: Page, corners: np.ndarray, below: Page, interpolation: int) -> 
 
 def at_an_angle(image: np.ndarray, random: Random) -> Image.Image:
     """A sheet photographed at an angle; at some corners what lies beneath is seen."""
-    lot = cast(random)
-    size = lot.size[::-1]
+    look = random_look(random)
+    size = look.size[::-1]
     reach = random.uniform(-0.06, random.uniform(0.06, 0.16), (4, 2))
     corners = CORNERS * size + (1 - 2 * CORNERS) * reach * size
-    sheet = write(lot.sheet(), image, lot)
-    page = _laid(sheet, corners, desk(lot.size, random), cv2.INTER_CUBIC)
-    return photograph(page, lot, random)
+    sheet = write(look.sheet(), image, look)
+    page = _laid(sheet, corners, desk(look.size, random), cv2.INTER_CUBIC)
+    return photograph(page, look, random)
 
 
 def bordered(image: np.ndarray, random: Random) -> Image.Image:
     """A border of another colour on one to four sides."""
-    lot = cast(random)
-    lot.height *= 0.85
-    page = write(lot.sheet(), image, lot)
+    look = random_look(random)
+    look.height *= 0.85
+    page = write(look.sheet(), image, look)
     if random.rand() < 0.3:  # brighter than the sheet, or of its brightness in another colour
         page = page * 0.8
-        border = np.ones((*lot.size, 3)) * random.permutation([1, random.uniform(0.6, 1), 0.8])
+        border = np.ones((*look.size, 3)) * random.permutation([1, random.uniform(0.6, 1), 0.8])
     else:
-        border = desk(lot.size, random)
-    depths = _some_of_four(random.uniform(0.03, 0.13, 4), 0.7, random) * np.repeat(lot.size, 2)
+        border = desk(look.size, random)
+    depths = _some_of_four(random.uniform(0.03, 0.13, 4), 0.7, random) * np.repeat(look.size, 2)
     top, bottom, left, right = np.ceil(depths).astype(int)
-    inner = np.s_[top : lot.size[0] - bottom, left : lot.size[1] - right]
+    inner = np.s_[top : look.size[0] - bottom, left : look.size[1] - right]
     border[inner] = page[inner]
-    return photograph(border, lot, random)
+    return photograph(border, look, random)
 
 
 def touching(image: np.ndarray, random: Random) -> Image.Image:
     """The digit touches the border, on one side to four."""
-    lot = cast(random)
-    cover = trimmed(stroke(image, lot.pixels, lot.pen))
+    look = random_look(random)
+    cover = trimmed(stroke(image, look.pixels, look.pen))
     margins = random.uniform(0.1, 0.6, 4) * max(cover.shape)
     margins -= _some_of_four(margins, 0.4, random)
     top, bottom, left, right = margins.astype(int)
     # A picture this narrow is refused by its form.
     short = max(0, max(cover.shape) // 3 - cover.shape[1])
-    lot.size = (top + cover.shape[0] + bottom, left + short + cover.shape[1] + right)
-    return photograph(inked(lot.sheet(), cover, (top, left), lot.ink), lot, random)
+    look.size = (top + cover.shape[0] + bottom, left + short + cover.shape[1] + right)
+    return photograph(inked(look.sheet(), cover, (top, left), look.ink), look, random)
 
 
 def _some_of_four(values: np.ndarray, share: float, random: Random) -> np.ndarray:
@@ -173,7 +174,7 @@ def _some_of_four(values: np.ndarray, share: float, random: Random) -> np.ndarra
 
 
 def pen_of(low: float, high: float) -> Callable:
-    return functools.partial(plain, pen=lambda lot, random: random.uniform(low, high))
+    return functools.partial(plain, pen=lambda look, random: random.uniform(low, high))
 
 
 KINDS: dict[str, Callable[[np.ndarray, Random], Image.Image]] = {
@@ -186,10 +187,10 @@ KINDS: dict[str, Callable[[np.ndarray, Random], Image.Image]] = {
     "a border of another colour": bordered,
     "a thin pen": pen_of(0.025, 0.06),
     "a thick pen": pen_of(0.14, 0.2),
-    "JPEG at quality 10": functools.partial(plain, quality=lambda lot, random: 10),
+    "JPEG at quality 10": functools.partial(plain, quality=lambda look, random: 10),
     "touching the border": touching,
     "light on dark": functools.partial(
-        plain, ink=lambda lot, random: lot.paper, paper=lambda lot, random: lot.ink
+        plain, ink=lambda look, random: look.paper, paper=lambda look, random: look.ink
     ),
 }
 
@@ -199,24 +200,24 @@ def page(images: np.ndarray, rows: Sequence[int], random: Random) -> Image.Image
 
     images: uint8 [N, 28, 28]. rows: how many digits each row has; N in all.
     """
-    lot = cast(random)
+    look = random_look(random)
     height = random.uniform(40, 70)
     advance, spacing = height * random.uniform(1.05, 1.4), height * random.uniform(1.5, 2)
     margin = height
-    lot.size = (
+    look.size = (
         round(2 * margin + spacing * (len(rows) - 1) + height),
         round(2 * margin + advance * (max(rows) - 1) + height),
     )
-    paper = lot.sheet()
+    paper = look.sheet()
     remaining = iter(images)
     rise = random.uniform(-0.03, 0.03)  # of a row, towards the right
     for number, count in enumerate(rows):
         for column in range(count):
-            cover = stroke(next(remaining), height * random.uniform(0.85, 1.1), lot.pen)
+            cover = stroke(next(remaining), height * random.uniform(0.85, 1.1), look.pen)
             left = margin + advance * column + random.uniform(-0.05, 0.05) * height
             top = margin + spacing * number + rise * left + random.uniform(-0.1, 0.1) * height
-            paper = inked(paper, trimmed(cover), (top, left), lot.ink)
-    return photograph(paper, lot, random)
+            paper = inked(paper, trimmed(cover), (top, left), look.ink)
+    return photograph(paper, look, random)
 
 
 # ------------------------------------------------------------------ to measure on
@@ -234,21 +235,21 @@ def dark_desk(size: tuple[int, int], random: Random) -> Page:
 
 def on_a_desk(image: np.ndarray, random: Random, tilt: float = 0) -> Image.Image:
     """A sheet that lies on a desk, seen whole, in perspective and uneven light."""
-    lot = cast(random)
-    lot.size = [(240, 320), (400, 300), (480, 640), (640, 480), (960, 720)][random.randint(5)]
-    lot.height = random.uniform(0.35, 0.65)
-    sheet = Lot(**{**vars(lot), "size": (400, round(400 * random.uniform(0.65, 1.4)))})
+    look = random_look(random)
+    look.size = [(240, 320), (400, 300), (480, 640), (640, 480), (960, 720)][random.randint(5)]
+    look.height = random.uniform(0.35, 0.65)
+    sheet = replace(look, size=(400, round(400 * random.uniform(0.65, 1.4))))
     written = write(sheet.sheet(), image, sheet)
-    extent = np.array(sheet.size[::-1]) / max(sheet.size) * min(lot.size)
+    extent = np.array(sheet.size[::-1]) / max(sheet.size) * min(look.size)
     extent = extent * random.uniform(0.55, 0.85)
     corners = (CORNERS - 0.5 + random.uniform(-0.05, 0.05, (4, 2))) * extent
     turn = np.radians(tilt + random.uniform(-1.5, 1.5))
     corners = corners @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
-    free = np.maximum(0, np.array(lot.size[::-1]) / 2 - np.abs(corners).max(axis=0) - 4)
-    corners = corners + np.array(lot.size[::-1]) / 2 + random.uniform(-1, 1, 2) * free
-    page = _laid(written, corners, dark_desk(lot.size, random), cv2.INTER_AREA)
-    lot.blur = random.uniform(0, 1.5) * max(lot.size) / 640
-    return photograph(_lit(page, random), lot, random)
+    free = np.maximum(0, np.array(look.size[::-1]) / 2 - np.abs(corners).max(axis=0) - 4)
+    corners = corners + np.array(look.size[::-1]) / 2 + random.uniform(-1, 1, 2) * free
+    page = _laid(written, corners, dark_desk(look.size, random), cv2.INTER_AREA)
+    look.blur = random.uniform(0, 1.5) * max(look.size) / 640
+    return photograph(_lit(page, random), look, random)
 
 
 def _lit(page: Page, random: Random) -> Page:
@@ -264,20 +265,20 @@ def hard_page(
 
     images: uint8 [N, 28, 28]. rows: how many digits each has. Returns where the digits are, too.
     """
-    lot = cast(random)
+    look = random_look(random)
     height = random.uniform(40, 70)
     advance, spacing = height * random.uniform(1.1, 1.4), height * random.uniform(1.25, 1.8)
     indents = random.uniform(0, 1.2, len(rows)) * advance
     wide = 2.5 * height + max(indents + advance * np.array(rows))
-    lot.size = (round(2.5 * height + spacing * len(rows)), round(wide))
-    paper, boxes = lot.sheet(), []
+    look.size = (round(2.5 * height + spacing * len(rows)), round(wide))
+    paper, boxes = look.sheet(), []
     fading = random.uniform(0, 0.65)
     rise = random.uniform(-0.04, 0.04)
     remaining = iter(images)
     for number, count in enumerate(rows):
         own_rise, raised = rise + random.uniform(-0.01, 0.01), random.randint(count)
         for column in range(count):
-            cover = stroke(next(remaining), height * random.uniform(0.8, 1.05), lot.pen)
+            cover = stroke(next(remaining), height * random.uniform(0.8, 1.05), look.pen)
             cover = trimmed(cover)
             left = height + indents[number] + advance * column
             left += random.uniform(-0.04, 0.04) * height
@@ -286,5 +287,5 @@ def hard_page(
             top -= (column == raised) * random.uniform(0.1, 0.3) * height
             boxes.append((left, top, left + cover.shape[1], top + cover.shape[0]))
             fade = np.clip(grain(cover.shape, random, height / 6) / 2 + 0.5, 0, 1)
-            paper = inked(paper, cover * (1 - fading * fade), (top, left), lot.ink)
-    return photograph(_lit(paper, random), lot, random), boxes
+            paper = inked(paper, cover * (1 - fading * fade), (top, left), look.ink)
+    return photograph(_lit(paper, random), look, random), boxes

@@ -203,9 +203,9 @@ def _in_order(truth: str, text: str) -> int:
     return int(lengths[-1, -1])
 
 
-def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
+def _meet(first: Sequence[float], second: Sequence[float]) -> bool:
     """Return whether two boxes overlap: left, top, right, bottom."""
-    return all(one[n] < other[n + 2] and other[n] < one[n + 2] for n in (0, 1))
+    return all(first[n] < second[n + 2] and second[n] < first[n + 2] for n in (0, 1))
 
 
 def _count_sheets(split: Any, count: int, tilt: float, folder: Path) -> dict[str, int]:

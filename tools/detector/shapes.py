@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from scipy.interpolate import CubicSpline
 
-from detector.camera import Cover, Draw, Random, cast, on_paper
+from detector.camera import Cover, Draw, Random, on_paper, random_look
 
 Line = np.ndarray  # complex [N]
 
@@ -351,7 +351,7 @@ def squiggle(random: Random) -> list[Line]:
 
 
 def hatching(random: Random) -> list[Line]:
-    """Return a line that goes to and fro, as somebody fills in or strikes out."""
+    """Return a line that goes back and forth, as when filling in or striking out."""
     count = random.randint(5, 14)
     x = np.linspace(-random.uniform(0.4, 1), random.uniform(0.4, 1), count)
     y = np.where(np.arange(count) % 2, 1, -1) * random.uniform(0.5, 1, count)
@@ -416,14 +416,14 @@ UNUSUAL_DIGITS: dict[str, Callable[[Random], list[Line]]] = {
 
 
 def shape(lines: list[Line], random: Random) -> Image.Image:
-    lot = cast(random)
-    return on_paper(shape_cover(lines, lot.pen, random), lot, random)
+    look = random_look(random)
+    return on_paper(shape_cover(lines, look.pen, random), look, random)
 
 
-def shape_cover(lines: list[Line], pen: float, random: Random, over: int = 300) -> Cover:
+def shape_cover(lines: list[Line], pen: float, random: Random, half: int = 300) -> Cover:
     """Return where lines cover the paper, a little turned and shaken, sometimes filled.
 
-    pen: width of the lines; the shape is 1 high. over: pixels of half its height.
+    pen: width of the lines; the shape is 1 high. half: pixels of half its height.
     """
     is_filled, turn = random.rand() < 0.15, _turn(random.uniform(-12, 12))
     wide = random.uniform(0.75, 1.25)
@@ -435,25 +435,25 @@ def shape_cover(lines: list[Line], pen: float, random: Random, over: int = 300) 
         if np.isclose(line[0], line[-1]):
             shaken[-1] = shaken[0]
         placed.append(turn * shaken)
-    return pen_cover(placed, pen, over, is_filled)
+    return pen_cover(placed, pen, half, is_filled)
 
 
-def pen_cover(lines: list[Line], pen: float, over: int = 300, is_filled: bool = False) -> Cover:
-    """Return where lines cover the paper. pen, over: see `shape_cover`."""
-    image = np.zeros((4 * over, 4 * over), np.uint8)
+def pen_cover(lines: list[Line], pen: float, half: int = 300, is_filled: bool = False) -> Cover:
+    """Return where lines cover the paper. pen, half: see `shape_cover`."""
+    image = np.zeros((4 * half, 4 * half), np.uint8)
     for line in lines:
-        placed = over * (line + 2 + 2j)
+        placed = half * (line + 2 + 2j)
         points = np.rint(np.stack([placed.real, placed.imag], axis=1)).astype(np.int32)
         if is_filled:
             cv2.fillPoly(image, [points], 255)
         # with round ends and joints
-        cv2.polylines(image, [points], False, 255, max(2, round(pen * 2 * over)))
+        cv2.polylines(image, [points], False, 255, max(2, round(pen * 2 * half)))
     return image / 255
 
 
 def unusual_digit(form: Callable[[Random], list[Line]], random: Random) -> Image.Image:
-    lot = cast(random)
-    return on_paper(pen_cover(form(random), lot.pen), lot, random)
+    look = random_look(random)
+    return on_paper(pen_cover(form(random), look.pen), look, random)
 
 
 def shapes(known: dict[str, list]) -> dict[str, Draw]:

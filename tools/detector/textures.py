@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from scipy.spatial import cKDTree
 
-from detector.camera import Draw, Page, Random, cast, grain, grid, photograph
+from detector.camera import Draw, Page, Random, grain, grid, photograph, random_look
 
 Size = tuple[int, int]
 
@@ -16,10 +16,10 @@ def _of_values(values: Callable[[Size, Random], np.ndarray]) -> Draw:
     """Return a drawing of what computes values from 0 to 1, laid between two colours."""
 
     def draw(random: Random) -> Image.Image:
-        lot = cast(random)
+        look = random_look(random)
         first, second = random.uniform(0, 1, (2, 3))
-        shares = np.clip(values(lot.size, random), 0, 1)[..., np.newaxis]
-        return photograph(first + shares * (second - first), lot, random)
+        shares = np.clip(values(look.size, random), 0, 1)[..., np.newaxis]
+        return photograph(first + shares * (second - first), look, random)
 
     draw.__name__ = values.__name__
     return draw
@@ -87,7 +87,7 @@ def leaves(random: Random) -> Image.Image:
 
     Lee, Mumford, Huang, "Occlusion models for natural images", 2001.
     """
-    page = np.ones((*cast(random).size, 3)) * random.rand(3)
+    page = np.ones((*random_look(random).size, 3)) * random.rand(3)
     smallest, sides = random.uniform(0.02, 0.15), page.shape[1::-1]
     for _ in range(random.randint(20, 400)):
         radius = min(sides) * min(0.7, smallest / max(random.rand(), 1e-3) ** 0.5)
@@ -98,7 +98,7 @@ def leaves(random: Random) -> Image.Image:
 
 def things(random: Random) -> Image.Image:
     """One to four large things before a ground that is lit unevenly, each with a shaded side."""
-    page = np.ones((*cast(random).size, 3)) * random.rand(3)
+    page = np.ones((*random_look(random).size, 3)) * random.rand(3)
     if random.rand() < 0.5:  # a horizon
         page[int(random.uniform(0.3, 0.8) * len(page)) :] = random.rand(3)
     sides = page.shape[1::-1]
@@ -119,7 +119,7 @@ def round_thing(random: Random) -> Image.Image:
 
     Its grain tells it from a round 0.
     """
-    size = cast(random).size
+    size = random_look(random).size
     x, y = grid(size, random.uniform(0, np.pi))
     away = np.hypot(x - random.uniform(-0.2, 0.2), (y - random.uniform(-0.2, 0.2)) / 0.9)
     away = away + random.uniform(0, 0.05) * grain(size, random, random.uniform(1, 8))
@@ -133,7 +133,7 @@ def round_thing(random: Random) -> Image.Image:
 
 def blossom(random: Random) -> Image.Image:
     """Rings of petals around a heart, lit from a side, before a dim ground out of focus."""
-    size = cast(random).size
+    size = random_look(random).size
     ground = random.rand(3) * random.uniform(0.1, 1)
     page = np.clip(
         ground + random.uniform(0, 0.2) * grain(size, random, random.uniform(5, 30))[..., None],
@@ -163,7 +163,7 @@ def blossom(random: Random) -> Image.Image:
 
 def tower(random: Random) -> Image.Image:
     """Something tall before a sky, with a part on its side, on a ground of other things."""
-    page = np.ones((*cast(random).size, 3)) * random.rand(3)
+    page = np.ones((*random_look(random).size, 3)) * random.rand(3)
     height, width = page.shape[:2]
     x, y = random.uniform(0.3, 0.7) * width, random.uniform(0.5, 0.95) * height
     tall, wide = random.uniform(0.3, 0.8) * height, random.uniform(0.02, 0.12) * width
@@ -200,7 +200,7 @@ def _shade(size: Size, random: Random) -> np.ndarray:
 def _lit(page: Page, random: Random) -> Image.Image:
     """Take a picture in uneven light."""
     light = 0.6 + 0.4 * _shade(page.shape[:2], random)
-    return photograph(page * light, cast(random), random)
+    return photograph(page * light, random_look(random), random)
 
 
 TRAINING = (

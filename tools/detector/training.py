@@ -1,33 +1,27 @@
-"""The detector of what is probably not one digit: its training, and what it was compared with."""
+"""Train the detector of non-digits, and count what it refuses and accepts at each threshold."""
 
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markdown_tables import table as markdown_table
+from markdown_tables import table
 
-NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what one net catches varies with its seed
-COMPONENTS, NEIGHBOURS = 64, 5
-OURS = "the net on features"
+SEED = 1
+NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what a single net catches varies with its seed
 PAPER = "on paper"
-AT_SCORES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the curve
+AT_SCORES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the tables
 FALSE_ALARMS = {"mnist": 0.003, "drawn": 0.012, PAPER: 0.012}  # at most, of the valid split
 
-# Of features [N, 980] and logits [N, 10], one each; the largest are digits.
-Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Outputs = list[tuple[np.ndarray, np.ndarray]]  # features and logits, of each of `moved`
+Logits = dict[str, np.ndarray]  # of the images of each kind
 
 
-def measure(work: Any, folder: Path) -> dict:
-    """Draw the pictures, train and compare detectors, and write the package's; return its about.
-
-    work: the data, and the seed of the training.
-    """
-    from detector.examples import RAW, examples  # which imports OpenCV: not for --help
+def measure(work: Any, folder: Path) -> dict[str, Any]:
+    """Draw the pictures, train the package's detector and write it; return what it refuses."""
+    from detector.examples import examples  # which imports OpenCV: not for --help
     from detector.letters import TRAINING_FONTS, font_of
     from paddle_mnist.mnist import pretrained
     from paddle_mnist.mnist.pictures import detector
@@ -35,109 +29,52 @@ def measure(work: Any, folder: Path) -> dict:
 
     for font in TRAINING_FONTS:  # a missing one is reported before anything is drawn
         font_of(font, 20)
-    shown = examples(work.data, np.random.RandomState(work.seed))
+    shown = examples(work.data, np.random.RandomState(SEED))
     digits, others = (
-        np.concatenate([_features(pixels)[0] for pixels in group.values()])
+        np.concatenate([_features(images) for images in group.values()])
         for group in (shown.digits, shown.no_digits)
     )
-    trained = _train(digits, others, work.seed)
-    raw = _features(shown.digits["mnist"][:RAW])[0]
-    scores: dict[str, Score] = {OURS: lambda values, logits: trained.logits(values)}
-    scores.update(_rivals(raw, work.data["train"].labels[:RAW], work.seed))
+    trained = _train(digits, others, SEED)
     of_mnist = {"MNIST's eval images": np.asarray(work.data["eval"].images)}
-    valid, unusual, unseen = map(
-        _outputs, (shown.valid, {**of_mnist, **shown.unusual}, shown.unseen)
+    valid, unusual, unseen = (
+        {kind: _mean_logits(trained, images) for kind, images in group.items()}
+        for group in (shown.valid, {**of_mnist, **shown.unusual}, shown.unseen)
     )
-    thresholds = {name: _threshold(_means(score, valid)) for name, score in scores.items()}
+    threshold = _threshold(valid)
+    arrays = {**vars(trained), "bias": trained.bias - threshold}  # digits end at THRESHOLD
     about = {
         "command": "python tools/reproduce.py --only detector --data MNIST",
         "weights": pretrained.about()["sha256"],
-        "seed": work.seed,
+        "seed": SEED,
         "false_alarms": FALSE_ALARMS,
-        "caught": {
-            name: {
-                kind: round(float((found < thresholds[name]).mean()), 4)
-                for kind, found in _means(score, unseen).items()
-            }
-            for name, score in scores.items()
-        },
-        "digits_below": _below(_means(scores[OURS], unusual), thresholds[OURS]),
-        "no_digits_below": _below(_means(scores[OURS], unseen), thresholds[OURS]),
     }
-    bias = trained.bias - thresholds[OURS]  # digits end at THRESHOLD
-    arrays = {**vars(trained), "bias": bias}
     contents = io.BytesIO()
     half = {name: np.asarray(values, np.float16) for name, values in arrays.items()}
-    kept = {name: value for name, value in about.items() if not name.endswith("_below")}
-    np.savez(contents, about=np.array(json.dumps(kept)), **half)
+    np.savez(contents, about=np.array(json.dumps(about)), **half)
     write_atomically(detector.FILE, contents.getvalue())
-    return about
-
-
-def _outputs(group: dict[str, np.ndarray]) -> dict[str, Outputs]:
-    """Return what the net gives for the images of each kind, as they are and moved."""
-    from paddle_mnist.mnist.pictures.detector import moved
-
-    return {kind: [_features(images) for images in moved(pixels)] for kind, pixels in group.items()}
-
-
-def _means(score: Score, group: dict[str, Outputs]) -> dict[str, np.ndarray]:
-    """Return the mean score of each image over itself and its moved copies."""
     return {
-        kind: np.mean([score(*each) for each in outputs], axis=0) for kind, outputs in group.items()
+        **about,
+        "digits_below": _shares_below(unusual, threshold),
+        "no_digits_below": _shares_below(unseen, threshold),
     }
 
 
-def _threshold(found: dict[str, np.ndarray]) -> float:
-    """Return the score below which FALSE_ALARMS of the valid split's digits are."""
-    paper = np.concatenate([found[kind] for kind in found if kind not in FALSE_ALARMS])
-    parts = {**found, PAPER: paper}
-    return float(min(np.quantile(parts[part], most) for part, most in FALSE_ALARMS.items()))
+def _features(images: np.ndarray) -> np.ndarray:
+    """Return the packaged net's features, float32 [..., 980]. images: uint8 [..., 28, 28]."""
+    from paddle_mnist.mnist.pictures.detector import packaged_features
+
+    return packaged_features(images).numpy()
 
 
-def _below(found: dict[str, np.ndarray], threshold: float) -> dict[str, list[float]]:
-    """Return the share of each kind that scores less than each of AT_SCORES.
-
-    found: logits. threshold: of them, where digits end.
-    """
-    levels = np.log(np.divide(AT_SCORES, np.subtract(1, AT_SCORES))) + threshold
-    return {
-        kind: [round(float((logits < level).mean()), 4) for level in levels]
-        for kind, logits in found.items()
-    }
-
-
-def tabulate(about: dict) -> str:
-    kinds = about["caught"][OURS]
-    refused = about["digits_below"].items()
-    accepted = (
-        (kind, [1 - share for share in shares]) for kind, shares in about["no_digits_below"].items()
-    )
-    return "\n\n".join(
-        [
-            markdown_table(
-                {"caught by": "", **dict.fromkeys(kinds, ".0%")},
-                [[name, *caught.values()] for name, caught in about["caught"].items()],
-            ),
-            _curve("digits refused below a score of", refused, ".2%"),
-            _curve("no digits accepted from a score of", accepted, ".1%"),
-        ]
-    )
-
-
-def _curve(header: str, shares: Iterable[tuple[str, list[float]]], form: str) -> str:
-    columns = {header: "", **{str(score): form for score in AT_SCORES}}
-    return markdown_table(columns, [[kind, *values] for kind, values in shares])
-
-
-def _train(digits: np.ndarray, others: np.ndarray, seed: int):
+def _train(digits: np.ndarray, others: np.ndarray, seed: int) -> Any:
     """Return a `Detector` without a threshold: several nets side by side, averaged."""
     from sklearn.neural_network import MLPClassifier
 
     from paddle_mnist.mnist.pictures.detector import Detector
 
-    mean, scale = _statistics(digits)
-    values = (_roots(np.concatenate([digits, others])) - mean) / scale
+    roots = np.sqrt(np.maximum(digits, 0))
+    mean, scale = roots.mean(axis=0), roots.std(axis=0) + 0.05
+    values = (np.sqrt(np.maximum(np.concatenate([digits, others]), 0)) - mean) / scale
     is_digit = np.repeat([1, 0], [len(digits), len(others)])
     options = {"alpha": PENALTY, "batch_size": 256, "max_iter": EPOCHS}
     nets = [MLPClassifier((HIDDEN,), random_state=seed + n, **options) for n in range(NETS)]
@@ -155,62 +92,46 @@ def _train(digits: np.ndarray, others: np.ndarray, seed: int):
     )
 
 
-def _roots(values: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.maximum(values, 0))
+def _mean_logits(detector: Any, images: np.ndarray) -> np.ndarray:
+    """Return the mean logit of each image and its moved copies, as `Detector.scores` takes it."""
+    from paddle_mnist.mnist.pictures.detector import moved
+
+    return np.mean([detector.logits(_features(copies)) for copies in moved(images)], axis=0)
 
 
-def _statistics(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of the roots of features."""
-    roots = _roots(values)
-    return roots.mean(axis=0), roots.std(axis=0) + 0.05
+def _threshold(valid: Logits) -> float:
+    """Return the logit below which FALSE_ALARMS of the valid split's digits are."""
+    paper = np.concatenate([valid[kind] for kind in valid if kind not in FALSE_ALARMS])
+    groups = {**valid, PAPER: paper}
+    return float(min(np.quantile(groups[group], most) for group, most in FALSE_ALARMS.items()))
 
 
-def _rivals(values: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Score]:
-    """Return other scores, fitted on MNIST's training images.
+def _shares_below(logits: Logits, threshold: float) -> dict[str, list[float]]:
+    """Return the share of each kind that scores less than each of AT_SCORES.
 
-    Energy: Liu et al., "Energy-based out-of-distribution detection", 2020. Mahalanobis: Lee et al.,
-    "A simple unified framework for detecting out-of-distribution samples", 2018. Neighbours: Sun et
-    al., "Out-of-distribution detection with deep nearest neighbors", 2022.
+    threshold: the logit where digits end.
     """
-    from scipy.special import logsumexp
-    from sklearn.covariance import EmpiricalCovariance
-    from sklearn.decomposition import PCA
-    from sklearn.neighbors import NearestNeighbors
-
-    mean, scale = _statistics(values)
-    components = PCA(COMPONENTS, random_state=seed).fit((_roots(values) - mean) / scale)
-
-    def reduced(values: np.ndarray) -> np.ndarray:
-        return components.transform((_roots(values) - mean) / scale)
-
-    known = reduced(values)
-    middles = np.stack([known[labels == digit].mean(axis=0) for digit in range(10)])
-    spread = EmpiricalCovariance(assume_centered=True).fit(known - middles[labels])
-    neighbours = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(known)
-
-    def mahalanobis(values: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        return -np.min([spread.mahalanobis(reduced(values) - one) for one in middles], axis=0)
-
-    def nearest(values: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        return -neighbours.kneighbors(reduced(values))[0].mean(axis=1)
-
+    levels = np.log(np.divide(AT_SCORES, np.subtract(1, AT_SCORES))) + threshold
     return {
-        "energy": lambda values, logits: logsumexp(logits, axis=1),
-        "largest logit": lambda values, logits: logits.max(axis=1),
-        "probability": lambda values, logits: logits.max(axis=1) - logsumexp(logits, axis=1),
-        "Mahalanobis distance of features": mahalanobis,
-        "distance to the nearest features": nearest,
+        kind: [round(float((values < level).mean()), 4) for level in levels]
+        for kind, values in logits.items()
     }
 
 
-def _features(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the packaged net's features, float32 [N, 980], and logits, float32 [N, 10]."""
-    import paddle
+def tabulate(report: dict[str, Any]) -> str:
+    accepted = (
+        (kind, [1 - share for share in shares])
+        for kind, shares in report["no_digits_below"].items()
+    )
+    refused = report["digits_below"].items()
+    return "\n\n".join(
+        [
+            _table("digits refused below a score of", refused, ".2%"),
+            _table("no digits accepted from a score of", accepted, ".1%"),
+        ]
+    )
 
-    from paddle_mnist.mnist.pictures.detector import packaged_features, packaged_net
 
-    if not len(images):
-        return np.zeros((0, 980), np.float32), np.zeros((0, 10), np.float32)
-    with paddle.no_grad():
-        features = packaged_features(images)
-        return features.numpy(), packaged_net().fc(features).numpy()
+def _table(header: str, shares: Iterable[tuple[str, list[float]]], form: str) -> str:
+    columns = {header: "", **{str(score): form for score in AT_SCORES}}
+    return table(columns, [[kind, *values] for kind, values in shares])

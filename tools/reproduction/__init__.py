@@ -1,1 +1,1 @@
-"""The tutorial's claims, one by one: what is trained, what is measured, and what came of it."""
+"""Claims of the documents: their trainings and measurements, tables, figures and pages."""

@@ -9,9 +9,9 @@ from benchmarks.timing import TUTORIAL
 from paddle_mnist.mnist.images import Images
 from reproduction import charts
 from reproduction.claims import Report
-from reproduction.comparison import Comparison, Row, curves_of_seeds, scores
+from reproduction.comparison import Comparison, curves_of_seeds, scores
 from reproduction.significance import compare, describe, difference, is_significant
-from reproduction.trainings import TRAIN_SCORED
+from reproduction.trainings import TRAIN_SCORED, Row
 
 FIRST_CLAIM = 0.986
 # The tutorial's recipes with this package's convolution. A step is the same up to rounding, which
@@ -22,18 +22,18 @@ FAST = {"fast_conv": "on"}
 def reaching(report: Report) -> dict[str, Any]:
     """Describe the loop, the recipe and both, which are one training up to rounding.
 
-    reached: how many scores reach the claim when rounded as the claim is.
+    reached: how many accuracies reach the claim when rounded as the claim is.
     """
-    accuracies = scores(report)
-    accuracies["both"] = accuracies["verbatim"] + accuracies["adam"]
+    rows = scores(report)
+    rows["both"] = rows["verbatim"] + rows["adam"]
     return {
-        name: {**describe(values), "reached": sum(round(one, 3) >= FIRST_CLAIM for one in values)}
-        for name, values in accuracies.items()
+        name: {**describe(values), "reached": sum(round(acc, 3) >= FIRST_CLAIM for acc in values)}
+        for name, values in rows.items()
     }
 
 
 def compare_optimizers(report: Report) -> dict[str, Any]:
-    """Name the optimizers, best first, and the pairs of them that differ significantly."""
+    """Return the optimizers, best first, and the pairs of them that differ significantly."""
     accuracies = scores(report)
     order = sorted(accuracies, key=lambda name: -statistics.mean(accuracies[name]))
     gaps = compare(accuracies, itertools.combinations(order, 2))

@@ -68,7 +68,7 @@ def bars(
 def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> "Figure":
     """Draw the accuracy over the confidence, with a series for each name, above a histogram.
 
-    Each point has the 95% interval of its accuracy (Clopper and Pearson): a few images say little.
+    Each point has the 95% interval of its accuracy (Clopper and Pearson): some have few images.
     The names after the first are drawn a little to the right.
 
     bins: for each name its bins by confidence: (count, mean confidence, accuracy).

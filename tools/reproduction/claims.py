@@ -18,6 +18,13 @@ Report = Mapping[str, Any]
 Find = Callable[[Report], dict[str, Any]]
 Draw = Callable[[Report, Images], Any]
 
+SEED = 1  # of what is trained once
+
+
+def by_name(reports: Sequence[Report]) -> dict[str, list[Any]]:
+    """Return the values of several reports with the same names, those of the first."""
+    return {name: [report[name] for report in reports] for name in reports[0]}
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -25,14 +32,13 @@ class Workspace:
 
     root: of the pages, with the results in `docs/reproduction`. data: None if nothing is measured.
     output: of trainings and other working files. seeds: train with seeds 1 to `seeds`; 0: each
-    claim's own number. seed: of what is trained once. jobs: how many trainings run at once.
+    claim's own number. jobs: how many trainings run at once.
     """
 
     root: Path = ROOT
     data: Optional[Images] = None
     output: Path = Path("work/output/reproduce")
     seeds: int = 0
-    seed: int = 1
     jobs: int = 1
     is_quick: bool = False
 
@@ -46,7 +52,7 @@ class Workspace:
         return quick if self.is_quick else full
 
     def report(self, name: str) -> dict[str, Any]:
-        """Return a stored report; one that is not there is empty."""
+        """Return a stored report, an empty one if nothing is stored."""
         path = self.folder / f"{name}.json"
         return json.loads(path.read_text("utf-8"))["report"] if path.exists() else {}
 
@@ -71,15 +77,16 @@ class Workspace:
             measured = {key: machine()[key] for key in ("commit", "date", "cpu")}
             self.trainings[name] = {**result, **measured}
             stored = sorted(self.trainings.items())
-            lines = (f"{json.dumps(key)}: {json.dumps(one)}" for key, one in stored)
+            lines = (f"{json.dumps(key)}: {json.dumps(result)}" for key, result in stored)
             write_atomically(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def versions(self) -> str:
         """Return the versions of the libraries that the trainings ran with."""
+        results = self.trainings.values()
         return ", ".join(
             f"{name} {', '.join(sorted(versions))}"
             for name in ("paddle", "numpy")
-            if (versions := {one[name] for one in self.trainings.values() if name in one})
+            if (versions := {training[name] for training in results if name in training})
         )
 
 
@@ -94,9 +101,9 @@ class Claim:
 
     draw = None
 
-    def trainings(self, work: Workspace) -> list[Any]:
-        """Return the trainings that the claim rests on."""
-        return []
+    def trainings(self, work: Workspace) -> dict[str, Any]:
+        """Return the rows and seeds of the trainings that the claim rests on, by name."""
+        return {}
 
     def measure_into(self, work: Workspace) -> None:
         """Measure what no training gives, and store it."""

@@ -5,36 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from benchmarks.timing import TUTORIAL
 from markdown_tables import table_of_rows
 
 from paddle_mnist.errors import PaddleMnistError
 from reproduction.claims import Claim, Draw, Find, Report, Workspace
 from reproduction.significance import describe
-from reproduction.trainings import QUIET, Training
+from reproduction.trainings import QUIET, Row
 
-QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
 MOST_SEEDS = 100
 
 
 def scores(report: Report, split: str = "eval") -> dict[str, list[float]]:
     """Return the accuracies of each row."""
     return {name: row[f"{split}_acc"] for name, row in report.items()}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way to train: a recipe, or TUTORIAL, and the options that differ from it."""
-
-    title: str
-    recipe: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def training(self, seed: int, work: Workspace) -> Training:
-        options = {**self.options, **QUICK} if work.is_quick else self.options
-        if self.recipe == TUTORIAL:
-            options = {"epochs": 1} if work.is_quick else {}
-        return Training(self.recipe, seed, tuple(sorted(options.items())))
 
 
 @dataclass(frozen=True)
@@ -54,30 +37,17 @@ class Comparison(Claim):
     also: Mapping[str, str] = field(default_factory=dict)
     draw: Optional[Draw] = None
 
-    def trainings(self, work: Workspace) -> list[Training]:
-        count = work.seeds or work.choose(self.seeds, 2)
-        return [
-            row.training(seed, work) for row in self.rows.values() for seed in range(1, count + 1)
-        ]
-
-    def results(self, work: Workspace) -> dict[str, dict[int, Report]]:
-        """Return all stored results of each row, by seed."""
-        return {
-            name: {
-                seed: result
-                for seed in range(1, MOST_SEEDS)
-                if (result := work.trainings.get(row.training(seed, work).name))
-            }
-            for name, row in self.rows.items()
-        }
+    def trainings(self, work: Workspace) -> dict[str, tuple[Row, int]]:
+        seeds = range(1, 1 + (work.seeds or work.choose(self.seeds, 2)))
+        rows = [row.sized(work) for row in self.rows.values()]
+        return {row.name(seed): (row, seed) for row in rows for seed in seeds}
 
     def report(self, work: Workspace) -> dict[str, Any]:
-        """Return the figures of all seeds, by row and figure."""
+        """Return the figures of all stored seeds, by row and figure."""
         report: dict[str, Any] = {}
-        for name, results in self.results(work).items():
-            if results:
-                images = self.rows[name].training(1, work).images
-                report[name] = {"seeds": list(results), "images": images}
+        for name, row in self.rows.items():
+            if results := results_of(row, work):
+                report[name] = {"seeds": list(results), "images": row.sized(work).images}
                 for key in (f"{self.split}_acc", f"{self.split}_loss", "curve", *self.also):
                     values = [result[key] for result in results.values() if key in result]
                     report[name].update({key: values} if values else {})
@@ -110,6 +80,12 @@ class Comparison(Claim):
     def is_complete(self, report: Report) -> bool:
         seeds = set(range(1, self.seeds + 1))
         return all(seeds <= set(report.get(name, {}).get("seeds", ())) for name in self.rows)
+
+
+def results_of(row: Row, work: Workspace) -> dict[int, Report]:
+    """Return all stored results of a row, by seed."""
+    names = {seed: row.sized(work).name(seed) for seed in range(1, MOST_SEEDS)}
+    return {seed: work.trainings[name] for seed, name in names.items() if name in work.trainings}
 
 
 def curves_of_seeds(row: Report) -> tuple[list[int], list[list[float]]]:

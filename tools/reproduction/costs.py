@@ -34,7 +34,7 @@ def measure(work: Workspace, folder: Path) -> dict[str, Any]:
             options |= {"train_limit": size * work.choose(STEPS, 4)}
             output = str(folder / f"{turn} {number}")
             config = config_of(row.recipe, **{**row.options, **options, "output": output})
-            seconds[title] += [one / size for one in timed_training(config)["step"][1:]]
+            seconds[title] += [step / size for step in timed_training(config)["step"][1:]]
     return {
         "cpu": machine()["cpu"],
         **MNIST().computed_by(),

@@ -2,20 +2,21 @@
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from markdown_tables import table
 
-from paddle_mnist.mnist.config import TrainConfig, continued_schedule, read_recipe
+from paddle_mnist.mnist.config import continued_schedule, read_recipe
 from paddle_mnist.mnist.images import Images
 from reproduction import charts
-from reproduction.claims import Experiment, Report, Workspace
+from reproduction.claims import Experiment, Report, Workspace, by_name
+from reproduction.trainings import evaluate_run, train
 
+RECIPE = "default"
 OLD, NEW = "#0-4", "#5-9"
 SEEDS = 3
-SHOWN = {"visualdl": False, "figures": False, "watch": 0}
 FORGETTING_EPOCHS = 3  # of each of the trainings below
 FORGETTING = {
     "old": "0-4",
@@ -45,20 +46,15 @@ def measure_forgetting(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return accuracies on the eval split's old and new digits after each of three trainings."""
     epochs, seeds = work.choose(FORGETTING_EPOCHS, 1), _seeds(work)
     reports = [_forget(work.data.path, folder / str(seed), epochs, seed) for seed in seeds]
-    accuracy = {name: _listed([report[name] for report in reports]) for name in FORGETTING}
+    accuracy = {name: by_name([report[name] for report in reports]) for name in FORGETTING}
     return {"epochs": epochs, "seeds": seeds, "accuracy": accuracy}
 
 
 def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[str, float]]:
-    from paddle_mnist import train_and_evaluate
-    from paddle_mnist.mnist.evaluation import load_and_evaluate
-
-    recipe = read_recipe("default")
-    base = TrainConfig.from_mapping({**recipe, **SHOWN, "epochs": epochs, "seed": seed})
     further = {
         "data": data + NEW,
         "incremental_from": str(output / "old"),
-        **continued_schedule(recipe),
+        **continued_schedule(read_recipe(RECIPE)),
     }
     trainings = {
         "old": {"data": data + OLD},
@@ -67,10 +63,9 @@ def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[s
     }
     accuracies = {}
     for name, options in trainings.items():
-        run = str(output / name)
-        train_and_evaluate(base.replace(output=run, **options))
+        train(RECIPE, {"epochs": epochs, "seed": seed, **options}, output / name)
         accuracies[name] = {
-            half: load_and_evaluate("latest", run, data + digits).evaluation.accuracy
+            half: evaluate_run(output / name, data + digits, "eval").accuracy
             for half, digits in (("old", OLD), ("new", NEW))
         }
     return accuracies
@@ -104,7 +99,7 @@ def measure_continued(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return accuracies after further training, with and without its schedule and softening."""
     seeds = _seeds(work)
     reports = [_continue(work.data.path, folder / str(seed), seed) for seed in seeds]
-    return {"seeds": seeds, "accuracy": _listed(reports)}
+    return {"seeds": seeds, "accuracy": by_name(reports)}
 
 
 def _continue(data: str, output: Path, seed: int) -> dict[str, float]:
@@ -112,20 +107,15 @@ def _continue(data: str, output: Path, seed: int) -> dict[str, float]:
 
     data: where all digits are.
     """
-    from paddle_mnist import train_and_evaluate
 
-    recipe = read_recipe("default")
-    base = TrainConfig.from_mapping({**recipe, **SHOWN, "seed": seed, "epochs": 1})
-
-    def train(name: str, **options: Any) -> Mapping[str, float]:
-        config = base.replace(output=str(output / name), **options)
-        return train_and_evaluate(config, quiet=True).metrics
+    def metrics_of(name: str, **options: Any) -> Mapping[str, float]:
+        return train(RECIPE, {"seed": seed, "epochs": 1, **options}, output / name)
 
     accuracies = {
-        "old": train("old", data=data + OLD, train_limit=OLD_IMAGES)["eval/acc"],
-        "all": train("all", data=data)["eval/acc"],
+        "old": metrics_of("old", data=data + OLD, train_limit=OLD_IMAGES)["eval/acc"],
+        "all": metrics_of("all", data=data)["eval/acc"],
     }
-    own = continued_schedule(recipe)
+    own = continued_schedule(read_recipe(RECIPE))
     of_kinds = {
         "nothing": {},
         "neither": {"soften": None},
@@ -140,13 +130,13 @@ def _continue(data: str, output: Path, seed: int) -> dict[str, float]:
         if kind != "nothing":
             of_old = {**options, "incremental_from": str(output / "old")}
             of_all = {**options, "incremental_from": str(output / "all")}
-        alone = train(f"{name} alone", data=data + NEW, **of_old)
-        replay = train(f"{name} replay", data=data + NEW, replay_data=data + OLD, **of_old)
+        alone = metrics_of(f"{name} alone", data=data + NEW, **of_old)
+        replay = metrics_of(f"{name} replay", data=data + NEW, replay_data=data + OLD, **of_old)
         accuracies |= {
             f"{name} alone": alone["eval/acc"],
             f"{name} replay, new": replay["eval/acc"],
             f"{name} replay, old": replay["replay_eval/acc"],
-            f"{name} all": train(f"{name} whole", data=data, **of_all)["eval/acc"],
+            f"{name} all": metrics_of(f"{name} whole", data=data, **of_all)["eval/acc"],
         }
     return accuracies
 
@@ -175,11 +165,6 @@ def tabulate_continued(report: Report) -> str:
 
 def _seeds(work: Workspace) -> list[int]:
     return list(range(1, (work.seeds or SEEDS) + 1))
-
-
-def _listed(reports: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return the values of all seeds, by name."""
-    return {name: [report[name] for report in reports] for name in reports[0]}
 
 
 CODE = ("paddle_mnist/mnist/incremental.py", "paddle_mnist/mnist/recipes/default.yaml")

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from markdown_tables import table, table_of_rows
 
 from paddle_mnist.mnist.images import Images
 from reproduction import charts
-from reproduction.claims import Experiment, Report, Workspace
+from reproduction.claims import SEED, Experiment, Report, Workspace, by_name
 
 STEPS, DRAWS = 300, 5
 EPOCHS = 3  # of the tutorial's part three: what its weights are given to recover
@@ -62,16 +62,12 @@ def measure(work: Workspace, folder: Path) -> dict[str, Any]:
         record = _train_watched(first, train, steps)
         left = [_look_into(first, valid)]
         left += [left_of(initializer, seed, steps) for seed in range(2, draws + 1)]
-        report[name] = {**record, **_by_name(left)}
+        report[name] = {**record, **by_name(left)}
     name, initializer = next(iter(initializers().items()))
     whole = epochs * -(-len(train) // BATCH)
     left = [left_of(initializer, seed, whole) for seed in range(1, draws + 1)]
-    report[name]["whole"] = {"steps": whole, **_by_name(left)}
+    report[name]["whole"] = {"steps": whole, **by_name(left)}
     return report
-
-
-def _by_name(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [figure[name] for figure in figures] for name in figures[0]}
 
 
 def build_net(initializer: Any, seed: int) -> Any:
@@ -124,7 +120,7 @@ def _train_watched(model: Any, train: Any, steps: int) -> dict[str, Any]:
     for layer in LAYERS:
         mean, deviation = (values[0][f"watch/{layer}/{what}"] for what in ("mean", "std"))
         signals[f"{layer} output"] = (mean**2 + deviation**2) ** 0.5
-    zeros = (step for step, one in enumerate(values, 1) if one["watch/relu2/zeros"] > 0.99)
+    zeros = (step for step, seen in enumerate(values, 1) if seen["watch/relu2/zeros"] > 0.99)
     return {"losses": losses, "signals": signals, "dies_at": next(zeros, None)}
 
 
@@ -158,7 +154,7 @@ def _look_into(model: Any, valid: Any) -> dict[str, Any]:
 def _gradients(model: Any) -> dict[str, float]:
     """Return the root mean square of the gradient of each layer's weights."""
     gradients = {name: getattr(model, name).weight.grad.numpy() for name in LAYERS}
-    return {f"{name} gradient": float((one**2).mean() ** 0.5) for name, one in gradients.items()}
+    return {f"{name} gradient": float((grad**2).mean() ** 0.5) for name, grad in gradients.items()}
 
 
 def tabulate(report: Report) -> str:
@@ -209,8 +205,8 @@ def find(report: Report) -> dict[str, Any]:
         "cut": len(lost),
         "constant": all(whole["answers"][n] == 1 and not whole["awake"][n] for n in lost),
         "awake": [count for count, is_reached in zip(whole["awake"], reached) if is_reached],
-        "at_chance": [way for way, one in report.items() if max(one["valid_acc"]) < 0.2],
-        "trained": [way for way, one in report.items() if min(one["valid_acc"]) > 0.8],
+        "at_chance": [way for way, figures in report.items() if max(figures["valid_acc"]) < 0.2],
+        "trained": [way for way, figures in report.items() if min(figures["valid_acc"]) > 0.8],
     }
 
 
@@ -224,7 +220,7 @@ def draw(report: Report, data: Images) -> Any:
     title = "How initializations train"
     if dies_at := next(iter(report.values()))["dies_at"]:
         title = f"U(-1, 1) kills the net within {dies_at} steps; other initializations train"
-    lines = {way: line(one["losses"]) for way, one in report.items()}
+    lines = {way: line(figures["losses"]) for way, figures in report.items()}
     return charts.curves(title, f"loss, mean of {SMOOTHED} steps", lines)
 
 
@@ -241,7 +237,7 @@ def measure_collapse(work: Workspace, folder: Path) -> dict[str, Any]:
 
     from paddle_mnist import MnistDataset, watch
 
-    model = build_net(nn.initializer.Uniform(), work.seed)
+    model = build_net(nn.initializer.Uniform(), SEED)
     with watch(model, on_finding=lambda finding: None) as watched:
         train = MnistDataset("train", work.data.path)
         losses = [loss.item() for loss in first_steps(model, train, COLLAPSE)]

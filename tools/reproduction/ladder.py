@@ -9,8 +9,9 @@ from scipy import stats
 
 from reproduction.accuracy import FIRST_CLAIM, change
 from reproduction.claims import Report
-from reproduction.comparison import Comparison, Row, scores
+from reproduction.comparison import Comparison, scores
 from reproduction.significance import adjusted, compare, is_significant, not_significant
+from reproduction.trainings import Row
 
 AFFINE = "rotate=10,shift=2,scale=0.1,shear=5"
 SMALLER = "rotate=8,shift=1.5,scale=0.08,shear=4"
@@ -51,7 +52,7 @@ def _pooled(groups: Iterable[list[float]]) -> tuple[float, int]:
 def choose(report: Report) -> dict[str, Any]:
     """Return the finalist with the highest mean on the valid split, and what it is chosen by.
 
-    All finalists are compared by as many seeds: the winner has more later, and must not lose by
+    All finalists are compared by the same seeds: the winner has more later, and must not lose by
     them. alike: the finalists that it is not significantly better than.
     """
     chosen_by = {}

@@ -13,6 +13,7 @@ from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.plots.figure import VERMILION
 from reproduction.claims import Experiment, Report, Workspace
+from reproduction.comparison import results_of
 from reproduction.ladder import BEST
 
 # Judged by eye, which is not a measurement: of MNIST's eval split, the images for which the net's
@@ -28,7 +29,7 @@ JUDGED = {**dict.fromkeys(ARGUABLE, "arguable"), **dict.fromkeys(RIGHT, "right")
 
 def measure(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return what `mistakes` finds in the trainings of `best`."""
-    results = BEST.results(work)["best"]
+    results = results_of(BEST.rows["best"], work)
     if not results:
         raise DataError("no training of `best` is stored; measure `best` first")
     return mistakes(work.data, list(results.values()))

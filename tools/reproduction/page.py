@@ -1,4 +1,4 @@
-"""The pages' figures: numbers and tables between marks, and predicates for what sentences say.
+"""The pages' figures: numbers and tables between marks, and predicates for what sentences claim.
 
 The pages are written by hand. In their Markdown, comments that no reader sees hold
 
@@ -7,14 +7,14 @@ The pages are written by hand. In their Markdown, comments that no reader sees h
 `<!-- reproduce table claimed -->`, or on other pages `<!-- reproduce continued -->`
     a table
 `<!-- holds claimed.both.high < 0.986 -->`
-    what the sentence beside it says, as a predicate over the same figures
+    what the sentence beside it claims, as a predicate over the same figures
 """
 
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple, Optional
@@ -78,16 +78,16 @@ class Page(NamedTuple):
             return "not measured"
 
 
-def stored_page(claims: Sequence[Claim], work: Workspace) -> Page:
+def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
     """Read what is stored: neither MNIST nor a training is needed."""
-    reports = {one.id: one.report(work) for one in claims}
-    tables = {}
-    for one in claims:
-        for mark in (f"reproduce table {one.id}", f"reproduce {one.id}"):
-            tables[mark] = one.table(reports[one.id])
-    complete = (one for one in claims if one.is_complete(reports[one.id]))
-    names = {one.id: one.findings(reports[one.id]) for one in complete}
-    names["versions"] = work.versions()
+    tables: dict[str, str] = {}
+    names: dict[str, Any] = {"versions": work.versions()}
+    for claim in claims:
+        report = claim.report(work)
+        for mark in (f"reproduce table {claim.id}", f"reproduce {claim.id}"):
+            tables[mark] = claim.table(report)
+        if claim.is_complete(report):
+            names[claim.id] = claim.findings(report)
     return Page(tables, json.loads(json.dumps(rounded(names)), object_hook=Figures))
 
 
@@ -114,13 +114,13 @@ def problems(page: Page, root: Path) -> Iterator[str]:
             yield f"{place}: {predicate} {reason}"
     for place, _, _ in _found(root, HIDDEN):
         yield f"{place}: begins with a comment, so that Markdown takes the line for HTML"
-    for names in (names for names in PAGES if len(names) > 1):
-        one, other = (
+    for english, chinese in (names for names in PAGES if len(names) > 1):
+        there, here = (
             Counter(match[0] for _, match, path in _found(root, MARK) if path == root / name)
-            for name in names
+            for name in (english, chinese)
         )
-        for mark in (one - other) | (other - one):
-            yield f"{names[0]} has {mark} {one[mark]} times, {names[1]} {other[mark]} times"
+        for mark in (there - here) | (here - there):
+            yield f"{english} has {mark} {there[mark]} times, {chinese} {here[mark]} times"
 
 
 def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:

@@ -162,7 +162,8 @@ def tabulate_calibration(report: Report) -> str:
 
 def draw_calibration(report: Report, data: Images) -> Any:
     title = "Confidence differs from accuracy"  # the page has a predicate for it
-    return charts.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
+    bins = {name: figures["bins"] for name, figures in report["ways"].items()}
+    return charts.reliability(title, bins)
 
 
 # ------------------------------------------------------------------ changed images
@@ -192,8 +193,8 @@ def measure_robustness(work: Workspace, folder: Path) -> dict[str, Any]:
     accuracies = {}
     for name, change in CHANGES.items():
         changed = _changed(images, **change)
-        slices = (slice(start, start + 500) for start in range(0, len(images), 500))
-        batches = [(changed[one], labels[one]) for one in slices]
+        parts = (slice(start, start + 500) for start in range(0, len(images), 500))
+        batches = [(changed[part], labels[part]) for part in parts]
         accuracies[name] = evaluate(model, batches).accuracy
     return accuracies
 
@@ -222,17 +223,17 @@ def _changed(
 
 
 def tabulate_robustness(report: Report) -> str:
-    rows = (("unaltered" if name == OWN else name, one) for name, one in report.items())
+    rows = (("unaltered" if name == OWN else name, accuracy) for name, accuracy in report.items())
     return table({"eval images": "", "accuracy": ".2%"}, rows)
 
 
 def find_weak(report: Report) -> dict[str, Any]:
-    """Name the changes that all but keep the accuracy, those that cost much, and the worst."""
-    others = {name: one for name, one in report.items() if name != OWN}
+    """Return the changes that hardly cost accuracy, those that cost much, and the worst."""
+    others = {name: accuracy for name, accuracy in report.items() if name != OWN}
     return {
         "own": report[OWN],
-        "near": [name for name, one in others.items() if report[OWN] - one < 0.005],
-        "weak": [name for name, one in others.items() if one < 0.9],
+        "near": [name for name, accuracy in others.items() if report[OWN] - accuracy < 0.005],
+        "weak": [name for name, accuracy in others.items() if accuracy < 0.9],
         "worst": min(others, key=others.get),
     }
 

@@ -1,7 +1,7 @@
 """Intervals and differences of the scores that several seeds reach."""
 
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from scipy import stats
@@ -24,33 +24,26 @@ def describe(scores: list[float]) -> dict[str, float]:
     return figures
 
 
-def difference(one: list[float], other: list[float]) -> dict[str, float]:
-    """Return how much higher the other's mean is, its 95% interval and the p-value (Welch's t)."""
-    gap = statistics.mean(other) - statistics.mean(one)
-    if max(statistics.pstdev(scores) for scores in (one, other)) == 0:  # the test divides by it
+def difference(before: list[float], after: list[float]) -> dict[str, float]:
+    """Return how much higher the second mean is, its 95% interval and the p-value (Welch's t)."""
+    gap = statistics.mean(after) - statistics.mean(before)
+    if max(statistics.pstdev(scores) for scores in (before, after)) == 0:  # the test divides by it
         return {"gap": gap, "low": gap, "high": gap, "p": 0.0 if gap else 1.0}
-    test = stats.ttest_ind(other, one, equal_var=False)
+    test = stats.ttest_ind(after, before, equal_var=False)
     low, high = test.confidence_interval()
     return {"gap": gap, "low": low, "high": high, "p": float(test.pvalue)}
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values of several comparisons, adjusted by Holm's method, in the same order.
+def adjusted(gaps: Mapping[Name, Mapping[str, float]]) -> dict[Name, dict[str, float]]:
+    """Return differences with p-values adjusted by Holm's method; the intervals are not.
 
     S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
-    count, largest = len(p_values), 0.0
-    adjusted = [0.0] * count
-    for rank, place in enumerate(sorted(range(count), key=lambda place: p_values[place])):
-        largest = max(largest, min(1.0, (count - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
-
-
-def adjusted(gaps: Mapping[Name, Mapping[str, float]]) -> dict[Name, dict[str, float]]:
-    """Return differences with p-values adjusted for all of them; the intervals are not."""
-    p_values = holm([gap["p"] for gap in gaps.values()])
-    return {name: {**gap, "p": p} for (name, gap), p in zip(gaps.items(), p_values)}
+    p_values, largest = {}, 0.0
+    for rank, name in enumerate(sorted(gaps, key=lambda name: gaps[name]["p"])):
+        largest = max(largest, min(1.0, (len(gaps) - rank) * gaps[name]["p"]))
+        p_values[name] = largest
+    return {name: {**gap, "p": p_values[name]} for name, gap in gaps.items()}
 
 
 def compare(
@@ -69,8 +62,8 @@ def is_significant(gap: Mapping[str, float]) -> bool:
 
 
 def not_significant(
-    scores: Mapping[str, list[float]], one: str, others: Iterable[str]
+    scores: Mapping[str, list[float]], name: str, others: Iterable[str]
 ) -> list[str]:
-    """Return the others whose scores do not differ significantly from one's."""
-    gaps = compare(scores, [(one, other) for other in others])
+    """Return the others whose scores do not differ significantly from those of a name."""
+    gaps = compare(scores, [(name, other) for other in others])
     return [other for (_, other), gap in gaps.items() if not is_significant(gap)]

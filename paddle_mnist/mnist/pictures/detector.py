@@ -8,8 +8,8 @@ MNIST that were spliced, mirrored or turned ("outlier exposure": Hendrycks, Maze
 redrawn with pens of all widths and written on paper of many kinds, and round, wide and open
 zeros and flagged ones drawn by code. Training it leaves the net that reads the digits as it is.
 
-`python tools/reproduce.py --only detector --data MNIST` makes the file again, and compares this
-with energies and distances of features; docs/en/design-notes.md has the figures.
+`python tools/reproduce.py --only detector --data MNIST` makes the file again;
+docs/en/design-notes.md has what it catches, beside energies and distances of features.
 """
 
 import functools
