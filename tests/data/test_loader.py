@@ -569,6 +569,36 @@ def test_script_whose_workers_cannot_start_ends():
     assert done.returncode and "Too many open files" in done.stderr
 
 
+KILLED = """
+import multiprocessing, os, signal
+import paddle
+from paddle_mnist.data.external import open_loader
+
+class Stream(paddle.io.IterableDataset):
+    def __iter__(self):
+        return iter(range(64))
+
+class Numbers(paddle.io.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return index
+
+batches = open_loader(paddle.io.DataLoader({kind}(), batch_size=2, num_workers=1), 2).epoch(0)
+next(batches)
+print(len(multiprocessing.active_children()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Stream", "Numbers"])
+def test_workers_end_with_a_killed_process(kind):
+    """A worker that lives on keeps the end of the pipe for the output, which is read to its end."""
+    command = [sys.executable, "-c", KILLED.replace("{kind}", kind)]
+    done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "1\n"), done.stderr
+
+
 @pytest.mark.parametrize("kind", ["Dataset", "DataLoader"])
 def test_loader_with_workers_warns_of_an_open_file(kind, tmp_path, lines):
     (tmp_path / "numbers").touch()
