@@ -117,9 +117,9 @@ def test_sharded_all_processes_together_yield_the_batch_in_order(loader, specs, 
         loader.order.shuffle,
     )
     divided = [loader.sharded(spec, batches) for spec in specs]
-    assert {len(one) for one in divided} == {len(large)}
+    assert set(map(len, divided)) == {len(large)}
     whole = [indices(batch) for batch in large.epoch(1, start)]
-    parts = list(zip(*(one.epoch(1, start) for one in divided)))
+    parts = list(zip(*(part.epoch(1, start) for part in divided)))
     assert len(parts) == len(whole)
     for batch, of_processes in zip(whole, parts):
         assert len({len(shards) for shards in of_processes}) == 1
@@ -239,7 +239,7 @@ def test_random_numbers_depend_on_the_place_of_the_shard_alone(kind, collate_fn)
             loader.sharded(ShardSpec(2, rank, processes)).epoch(epoch, start)
             for rank in range(processes)
         ]
-        return [[plain(one.batch) for one in joined(of_ranks)] for of_ranks in zip(*whole)]
+        return [[plain(shard.batch) for shard in joined(of_ranks)] for of_ranks in zip(*whole)]
 
     whole = shards(1)
     assert shards(1, workers=2) == shards(1, processes=2) == whole
@@ -445,8 +445,9 @@ def test_ready_batches_are_read_without_seeding_and_must_be_there():
     assert [np.random.rand(), np.random.rand()] == [before, expected]
     with pytest.raises(ConfigError, match=r"the data are a int; expected .* BatchLoader"):
         as_loader(3)
-    with pytest.raises(DataError, match="have no batches in this epoch"):
-        list(as_loader(lambda: iter([])).epoch(1))
+    for data, name in ((lambda: iter([]), "function"), (Stream(Numbered(0)), "Stream")):
+        with pytest.raises(DataError, match=f"the data, a {name}, have no batches in this epoch"):
+            list(open_loader(data, 2).epoch(1))
 
 
 def draws():
