@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checkable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checka
 import numpy as np
 
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.system import signals
 from paddle_mnist.train_state import TrainState
 
 if TYPE_CHECKING:
@@ -189,6 +191,8 @@ class Loader(Protocol):
 
     def first_batches(self, count: int) -> list[Any]:
         """Return the first batches of the first epoch, which are not lost for it."""
+        with signals.interruptible():
+            return list(itertools.islice(self.epoch(0), count))
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, without this loader's workers.

@@ -1,6 +1,5 @@
 """Read the samples of a batch: in one call where the dataset can, else one by one."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Protocol
 
@@ -9,8 +8,9 @@ import paddle
 
 from paddle_mnist.data.collate import (
     COPIED,
+    SUPPORTED,
     CollateFn,
-    batch_of,
+    as_supported,
     data_error,
     make_batch,
     read_samples,
@@ -18,6 +18,8 @@ from paddle_mnist.data.collate import (
 )
 from paddle_mnist.data.sampler import Shard
 from paddle_mnist.data.seeding import TRAIN, seed_generators
+from paddle_mnist.data.structures import describe_batch, length_of, mapped
+from paddle_mnist.errors import DataError
 
 
 class MapDataset(Protocol):
@@ -49,7 +51,7 @@ class BatchReader:
         self.dataset, self.seed, self.collate_fn, self.split = dataset, seed, collate_fn, split
         self._source = type(dataset).__name__  # for errors
         self._epoch: Optional[int] = None  # that was passed to the dataset
-        self._getitems = _batch_method(dataset, collate_fn)
+        self._read_at_once = _batch_method(dataset, collate_fn)
 
     def begin(self, epoch: int) -> None:
         """Pass the epoch to the dataset, if it has a method `set_epoch`."""
@@ -58,25 +60,58 @@ class BatchReader:
 
     def __call__(self, shard: Shard) -> Any:
         """Return the samples of a shard, whose `batch` is their indices, with arrays or tensors."""
-        if shard.epoch != self._epoch:  # another epoch was begun after that of this shard
+        if shard.epoch != self._epoch:  # another epoch began after this shard's
             self.begin(shard.epoch)
         seed_generators(self.seed, self.split, shard.epoch, shard.position)
-        indices = shard.batch
-        if self._getitems is None:
+        indices = shard.batch.tolist()
+        if self._read_at_once is None:
             samples = read_samples(self.dataset, indices)
             return make_batch(samples, self._source, indices, self.collate_fn)
-        with data_error(f"{self._source}: __getitems__ of samples {some(indices)}"):
-            found = self._getitems(list(indices))
-        return batch_of(found, self._source, indices, self.collate_fn)
+        with data_error(lambda: f"{self._source}: __getitems__ of samples {some(indices)}"):
+            found = self._read_at_once(self.dataset, shard.batch)
+        return self._checked(found, indices)
+
+    def _checked(self, found: Any, indices: Sequence[int]) -> Any:
+        """Return the batch that a dataset's `__getitems__` has found.
+
+        found: a list of samples, of which the batch is made; anything else is the batch itself,
+            arrays and tensors [B, ...] in tuples and dicts, whose arrays are converted as by
+            `make_batch`.
+        Raises DataError for another number of samples, or if a collate_fn gets a whole batch.
+        """
+
+        def error(expected: str) -> DataError:
+            return DataError(
+                f"{self._source}: __getitems__ of samples {some(indices)} returned "
+                f"{describe_batch(found)}; expected {expected}"
+            )
+
+        count = len(indices)
+        if isinstance(found, list):
+            if len(found) != count:
+                raise error(f"{count} samples, not {len(found)}")
+            return make_batch(found, self._source, indices, self.collate_fn)
+        if self.collate_fn is not None:
+            raise error("a list of samples for the collate_fn, not a whole batch")
+        if length_of(found) != count:
+            raise error(f"a list of {count} samples, or arrays and tensors with {count} rows")
+        try:
+            return mapped(
+                found, lambda leaf: as_supported(leaf) if isinstance(leaf, np.ndarray) else leaf
+            )
+        except ValueError:
+            raise error(SUPPORTED) from None
 
 
-def set_epoch(part: Any, epoch: int, **place: int) -> None:
+def set_epoch(part: Any, epoch: int) -> None:
     """Call the method `set_epoch` of an object that has one."""
     if hasattr(part, "set_epoch"):
-        part.set_epoch(epoch, **place)
+        part.set_epoch(epoch)
 
 
-def _batch_method(dataset: Any, collate_fn: Optional[CollateFn]) -> Optional[Callable[..., Any]]:
+def _batch_method(
+    dataset: Any, collate_fn: Optional[CollateFn]
+) -> Optional[Callable[[Any, np.ndarray], Any]]:
     """Return what reads many samples at once as `__getitem__` reads one; None if nothing does.
 
     A subclass that overrides only `__getitem__`, for example to augment samples, inherits a
@@ -85,10 +120,9 @@ def _batch_method(dataset: Any, collate_fn: Optional[CollateFn]) -> Optional[Cal
     for base in type(dataset).__mro__:
         if base is paddle.io.TensorDataset:
             can_gather = collate_fn is None and all(map(_can_be_gathered, dataset.tensors))
-            return functools.partial(_gathered, dataset) if can_gather else None
+            return _gather if can_gather else None
         if vars(base).get("__getitems__") is not None:
-            method: Callable[..., Any] = dataset.__getitems__
-            return method
+            return _get_items
         if "__getitem__" in vars(base):
             return None
     return None
@@ -98,10 +132,12 @@ def _can_be_gathered(values: Any) -> bool:
     return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in COPIED
 
 
-def _gathered(dataset: Any, indices: Sequence[int]) -> tuple[paddle.Tensor, ...]:
+def _gather(dataset: Any, indices: np.ndarray) -> tuple[paddle.Tensor, ...]:
     """Return samples of a `TensorDataset` as one batch."""
-    rows = np.array(indices, np.int64)
-    return tuple(
-        paddle.gather(values.detach(), paddle.to_tensor(rows, place=values.place))
-        for values in dataset.tensors
-    )
+    # Paddle copies the rows to the tensors that are on another device.
+    rows = paddle.to_tensor(indices, place=dataset.tensors[0].place)
+    return tuple(paddle.gather(values.detach(), rows) for values in dataset.tensors)
+
+
+def _get_items(dataset: Any, indices: np.ndarray) -> Any:
+    return dataset.__getitems__(indices.tolist())

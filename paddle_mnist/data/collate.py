@@ -3,13 +3,13 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.structures import describe_batch, leaves, length_of, mapped, rebuilt
+from paddle_mnist.data.structures import describe_batch, leaves, rebuilt
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.system.arrays import as_array
 
@@ -24,18 +24,17 @@ CollateFn = Callable[[list[Any]], Any]
 
 
 @contextlib.contextmanager
-def data_error(what: Union[str, Callable[[], str]]) -> Iterator[None]:
-    """Raise an error of the caller's code as a DataError, of which it is the cause.
+def data_error(describe: Callable[[], str]) -> Iterator[None]:
+    """Raise an error of the caller's code as a DataError, with the error as its cause.
 
-    what: what fails, or returns that.
+    describe: returns what fails, for the message.
     """
     try:
         yield
     except (PaddleMnistError, MemoryError):
         raise
     except Exception as error:  # whatever a dataset or a collate_fn raises
-        name = what if isinstance(what, str) else what()
-        raise DataError(f"{name} fails with {summary(error)}") from error
+        raise DataError(f"{describe()} fails with {summary(error)}") from error
 
 
 def read_samples(dataset: Any, indices: Sequence[int]) -> list[Any]:
@@ -64,7 +63,7 @@ def make_batch(
     different structures, shapes or dtypes, and if collate_fn raises or returns None.
     """
     is_default = collate_fn is None or collate_fn is default_collate_fn
-    with data_error(f"{source}: the collate_fn of samples {some(indices)}"):
+    with data_error(lambda: f"{source}: the collate_fn of samples {some(indices)}"):
         try:
             batch = (collate_fn or _stack)(samples)
             # Paddle's collation makes an array of objects where one number of several is None.
@@ -81,44 +80,8 @@ def make_batch(
     return batch
 
 
-def batch_of(
-    found: Any,
-    source: str,
-    indices: Sequence[int],
-    collate_fn: Optional[CollateFn] = None,
-) -> Any:
-    """Return the batch that a dataset's `__getitems__` has found.
-
-    found: a list of samples, of which the batch is made; anything else is the batch itself, arrays
-        and tensors [B, ...] in tuples and dicts. Its arrays are converted as by `make_batch`.
-    Raises DataError for another number of samples, or if a collate_fn gets a whole batch.
-    """
-
-    def error(expected: str) -> DataError:
-        return DataError(
-            f"{source}: __getitems__ of samples {some(indices)} returned {describe_batch(found)}; "
-            f"expected {expected}"
-        )
-
-    count = len(indices)
-    if isinstance(found, list):
-        if len(found) != count:
-            raise error(f"{count} samples, not {len(found)}")
-        return make_batch(found, source, indices, collate_fn)
-    if collate_fn is not None:
-        raise error("a list of samples for the collate_fn, not a whole batch")
-    if length_of(found) != count:
-        raise error(f"a list of {count} samples, or arrays and tensors with {count} rows")
-    try:
-        return mapped(
-            found, lambda leaf: _supported(leaf) if isinstance(leaf, np.ndarray) else leaf
-        )
-    except ValueError:
-        raise error(SUPPORTED) from None
-
-
 def some(indices: Sequence[int]) -> str:
-    """Return the first few indices, as an error names them."""
+    """Return the first few indices as text, for an error."""
     return ", ".join(map(str, indices[:4])) + (", ..." if len(indices) > 4 else "")
 
 
@@ -146,12 +109,12 @@ def _stack(samples: Sequence[Any]) -> Any:
             return paddle.stack(list(samples))
     arrays = samples if types == {np.ndarray} else [_as_array(sample) for sample in samples]
     if len({(array.dtype, array.shape) for array in arrays}) > 1:
-        arrays = [_supported(array) for array in arrays]  # uint16 and int32 are both int32 then
+        arrays = [as_supported(array) for array in arrays]  # uint16 and int32 are both int32 then
         if len({(array.dtype, array.shape) for array in arrays}) > 1:
             raise ValueError("different dtypes or shapes")
     # Not `np.stack`, which takes three times as long for small arrays.
     batch = np.array(arrays)
-    return batch if paddle.Tensor in types else _supported(batch)
+    return batch if paddle.Tensor in types else as_supported(batch)
 
 
 def _kind(sample_type: type) -> type:
@@ -168,8 +131,8 @@ def _can_stack_tensors(tensors: Sequence[paddle.Tensor]) -> bool:
     first = tensors[0]
     shape, dtype = first.shape, first.dtype
     # By identity: to compare dtypes takes as long as to stack.
-    is_alike = all(one.dtype is dtype and one.shape == shape and one.is_dense() for one in tensors)
-    if not is_alike or not math.prod(shape) or dtype not in COPIED:
+    are_alike = all(t.dtype is dtype and t.shape == shape and t.is_dense() for t in tensors)
+    if not are_alike or not math.prod(shape) or dtype not in COPIED:
         return False
     # A forked worker sends arrays; tensors on another device than the net are copied there.
     is_on_cpu = paddle.get_device() == "cpu" and first.place.is_cpu_place()
@@ -181,7 +144,7 @@ def _as_array(value: Any) -> np.ndarray:
     return np.asarray(value, np.float32) if isinstance(value, float) else as_array(value)
 
 
-def _supported(array: np.ndarray) -> np.ndarray:
+def as_supported(array: np.ndarray) -> np.ndarray:
     """Return an array in a dtype that Paddle supports. Raises ValueError for any other."""
     if array.dtype.kind in "bifc":  # most arrays; comparing names takes longer
         return array

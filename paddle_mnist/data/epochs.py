@@ -31,20 +31,22 @@ State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
 _histories: dict[int, tuple[State, Optional[int]]] = {}
 
 
-def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
+def read_epoch(batches: Iterable[Any], epoch: int, start: int = 0) -> Iterator[Any]:
     """Yield the batches of an epoch; close the iterator to end the workers of a loader.
 
     The loader, its dataset, its batch sampler and the sampler in it get the epoch, counted from 0,
     if they have a method `set_epoch`. A sampler begins in the state in which the epochs
     before leave it (see `_begin_epoch`). So the order is the same wherever a run resumes.
 
-    place: further arguments of the batch sampler's `set_epoch`.
+    start: the first batch to read, for a batch sampler whose `set_epoch` takes it.
     """
-    sampler = getattr(batches, "batch_sampler", None)
+    sampler: Any = getattr(batches, "batch_sampler", None)
     _begin_epoch(sampler, epoch)
-    for part in (batches, getattr(batches, "dataset", None), getattr(sampler, "sampler", None)):
+    dataset, inner = getattr(batches, "dataset", None), getattr(sampler, "sampler", None)
+    for part in (batches, dataset, inner, sampler):
         set_epoch(part, epoch)
-    set_epoch(sampler, epoch, **place)
+    if start:
+        sampler.set_epoch(epoch, start)
     yield from _iterate(batches)
     _end_epoch(sampler, epoch)
 

@@ -17,7 +17,7 @@ from paddle_mnist.data.seeding import TRAIN, seed_generators
 from paddle_mnist.data.structures import num_samples, tensors
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system import heartbeat
 
 log = logging.getLogger("paddle_mnist")
 
@@ -58,8 +58,8 @@ class ExternalLoader(Loader):
     that a shuffling `DataLoader`, which draws from NumPy's, has the same order again.
 
     With `steps_per_epoch`, an epoch begins where the one before has ended, and at their end the
-    data begin again. The generators are then seeded before each batch, so that what steps draw has
-    no effect on it: a resumed run, which reads the batches before once more, gets the same.
+    data begin again. The generators are then seeded before each batch, so that it does not depend
+    on what steps draw: a resumed run, which reads the earlier batches again, gets the same.
 
     batches: an iterable, or a function that returns one, for each epoch.
     seed: by default no generator is seeded.
@@ -85,7 +85,7 @@ class ExternalLoader(Loader):
         self._stream: Iterator[Any] = iter(())  # open from epoch to epoch
         self._stream_at: Optional[int] = None  # the number of the step that it yields next
         sampler = getattr(batches, "batch_sampler", None)
-        self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
+        self._begins_anywhere = isinstance(sampler, ResumableBatchSampler)
         self._last: Any = None  # iterator that the function returned
 
     @property
@@ -95,7 +95,7 @@ class ExternalLoader(Loader):
 
     @property
     def resumes_inside_epochs(self) -> bool:
-        return self._sampler is not None or self._steps is not None
+        return self._begins_anywhere or self._steps is not None
 
     @property
     def steps_per_epoch(self) -> Optional[int]:
@@ -103,18 +103,13 @@ class ExternalLoader(Loader):
         batches = known_length(self.batches)
         return self._steps or (None if batches is None else -(-batches // self.group))
 
-    def first_batches(self, count: int) -> list[Any]:
-        """Return what the first steps take."""
-        with signals.interruptible():
-            return list(itertools.islice(self.epoch(0), count))
-
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
-        """Yield what the steps of an epoch take from number `start` on, every `stride`-th."""
+        """Yield the batches of an epoch's steps from number `start` on, every `stride`-th."""
         if self._steps:
             end = (epoch + 1) * self._steps
             steps = self._read_on(end - self._steps + start, end)
         else:
-            begin, dropped = (start * self.group, 0) if self._sampler else (0, start)
+            begin, dropped = (start * self.group, 0) if self._begins_anywhere else (0, start)
             steps = itertools.islice(self._groups(self._pass(epoch, begin)), dropped, None)
         for group in itertools.islice(steps, 0, None, stride):
             yield self._shards(group) if self.group > 1 else tensors(group[0])
@@ -123,7 +118,7 @@ class ExternalLoader(Loader):
         """Yield the batches of the steps from number `first` up to `end`, in an open stream."""
         if self._stream_at != first:  # after a trial, or in a resumed training
             if first:
-                log.info("reading the batches of the %d steps before once more", first)
+                log.info("reading the batches of the %d earlier steps again", first)
             passes = itertools.chain.from_iterable(map(self._pass, itertools.count()))
             self._stream = self._groups(itertools.islice(passes, first * self.group, None))
         try:
@@ -159,16 +154,17 @@ class ExternalLoader(Loader):
                     "before the training"
                 )
             self._last = batches
-        place, count = {"start": start} if self._sampler else {}, 0
-        for count, batch in enumerate(read_epoch(batches, number, **place), 1):
+        count = 0
+        for count, batch in enumerate(read_epoch(batches, number, start), 1):
             yield batch
             heartbeat.beat()  # skipping batches may take long, and is not a hang
             if self._steps:
                 self._seed_generators("batch", number, count)
         if not count and not start:
+            data = getattr(batches, "dataset", self.batches)
             raise DataError(
-                f"the data, a {type(self.batches).__name__}, have no batches in this epoch; "
-                "expected at least one; a function must return a new iterator each time"
+                f"the data, a {type(data).__name__}, have no batches in this epoch; expected at "
+                "least one; a function must return a new iterator each time"
             )
 
     def _seed_generators(self, *key: Union[int, str]) -> None:
@@ -260,17 +256,19 @@ class _IterableBatches:
         self.least = batch_size if drop_last else 1
 
     def __iter__(self) -> Iterator[Any]:
-        name, samples, end = type(self.dataset).__name__, iter(self.dataset), object()
+        samples = self._samples()
         for start in itertools.count(0, self.batch_size):
-            batch: list[Any] = []
-            while len(batch) < self.batch_size:
-                with data_error(f"{name}: sample {start + len(batch)} of an epoch"):
-                    sample = next(samples, end)
-                if sample is end:
-                    break
-                batch.append(sample)
+            batch = list(itertools.islice(samples, self.batch_size))
             if len(batch) >= self.least:
                 indices = range(start, start + len(batch))
-                yield make_batch(batch, name, indices, self.collate_fn)
-            if sample is end:
+                yield make_batch(batch, type(self.dataset).__name__, indices, self.collate_fn)
+            if len(batch) < self.batch_size:
                 return
+
+    def _samples(self) -> Iterator[Any]:
+        """Yield the samples. Raises DataError, which counts those before the one that fails."""
+        count = 0
+        with data_error(lambda: f"{type(self.dataset).__name__}: sample {count} of an epoch"):
+            for sample in self.dataset:
+                yield sample
+                count += 1

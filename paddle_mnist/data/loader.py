@@ -133,10 +133,6 @@ class BatchLoader(Loader):
             shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
             yield shards if self.shard_spec else shards[0].batch
 
-    def first_batches(self, count: int) -> list[Any]:
-        with signals.interruptible():
-            return list(itertools.islice(self.epoch(0), count))
-
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, as arrays, without workers.
 
@@ -150,7 +146,7 @@ class BatchLoader(Loader):
     def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
         """Return the indices of the samples of a batch, or of one of its shards."""
         parts = {part.index: part.batch for part in next(self._plan(epoch, number))}
-        return np.array(parts[shard], np.int64)
+        return np.array(parts[shard])
 
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
         index = self.indices(epoch, number, shard)[row]
@@ -165,7 +161,7 @@ class BatchLoader(Loader):
         for first in range(start * self.batch_size, self._end, stride * self.batch_size):
             end = min(first + self.batch_size, self._end)
             yield [
-                Shard(order[part].tolist(), index, samples, end - first, epoch, part.start)
+                Shard(order[part], index, samples, end - first, epoch, part.start)
                 for index, part, samples in spec.slices(slice(first, end))
             ]
 

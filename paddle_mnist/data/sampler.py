@@ -44,7 +44,7 @@ class SeededOrder:
 class EpochOrder:
     """Calls the caller's function for the order of an epoch's samples, and keeps the result.
 
-    The function is called once an epoch, so it may depend on what the training has become, such as
+    The function is called once an epoch, so it may depend on the state of the training, such as
     the loss of each sample. Its result is part of the state: a run that resumes inside an epoch
     reads the rest of the epoch in the same order.
 
@@ -63,7 +63,7 @@ class EpochOrder:
     def __call__(self, epoch: int) -> np.ndarray:
         """Return the indices of an epoch's samples, int64 [N]."""
         if epoch != self._epoch:
-            with data_error(f"the order of epoch {epoch}"):
+            with data_error(lambda: f"the order of epoch {epoch}"):
                 indices = np.asarray(self._order(epoch))
             self._keep(epoch, indices, ConfigError, f"the order of epoch {epoch}")
         return self._indices
@@ -96,7 +96,7 @@ class Shard:
     """One of the parts into which a batch is divided.
 
     batch: its samples, as a step takes them: (images float32 [B, ...], labels int64 [B, 1]), or
-        any other structure of tensors.
+        any other structure of tensors. Before they are read, their indices, int64 [B].
     index: the shard's number within the batch, from 0.
     samples: how many of the batch's samples it holds.
     batch_size: samples in the whole batch.

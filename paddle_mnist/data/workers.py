@@ -12,7 +12,6 @@ import functools
 import gc
 import io
 import math
-import multiprocessing
 import os
 import sys
 import threading
@@ -20,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional, cast
 
 import numpy as np
 import paddle
@@ -34,8 +33,9 @@ from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
 SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
-# The system has no more descriptors, processes, memory or semaphores to give.
+# The system has no more descriptors, processes or memory to give, or no semaphores at all.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
+EXHAUSTED |= {errno.EACCES, errno.ENOENT, errno.ENOSYS, errno.EROFS}
 
 
 def map_in_workers(
@@ -53,14 +53,12 @@ def map_in_workers(
     if not _can_start():
         yield from map(read, keys)
         return
-    init = options.pop("worker_init_fn", None)
     loader = paddle.io.DataLoader(
         _Batches(read, num_workers * options.get("prefetch_factor", 2)),
-        batch_sampler=_Keys(keys),
-        collate_fn=_only,
+        batch_sampler=cast(Any, ([key] for key in keys)),
+        collate_fn=lambda batches: batches[0],  # there is one, already made
         num_workers=num_workers,
         return_list=True,
-        worker_init_fn=functools.partial(_init_worker, os.getpid(), init),
         **options,
     )
     for sent in _forked(loader):
@@ -107,9 +105,10 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     In a worker, Python's collector would destroy what earlier loaders have left, and wait forever
     for threads of theirs that were not forked. So all objects, garbage too, are hidden from the
     collector of the workers. An iterator that is only dropped keeps its threads, which keep it, and
-    its workers. The loader may not have persistent workers.
+    its workers. The loader may not have persistent workers, and is changed.
     """
-    iterator: Any = _started(loader)  # Paddle's types leave out its private methods
+    loader.worker_init_fn = functools.partial(_init_worker, os.getpid(), loader.worker_init_fn)
+    iterator = _started(loader)
     try:
         yield from iterator
     except SystemError as error:  # Paddle's, of many lines
@@ -123,40 +122,44 @@ def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
         iterator._try_shutdown_all()
 
 
-def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
+def _started(loader: paddle.io.DataLoader) -> Any:
     """Return Paddle's iterator, whose workers run; if one cannot start, end those that have."""
+    if not loader.num_workers:  # as Paddle sets it on macOS and Windows
+        return iter(loader)
+    kind: Any = dataloader_iter._DataLoaderIterMultiProcess
+    iterator = kind.__new__(kind)  # not `iter(loader)`, which would lose one that fails
     gc.freeze()
     try:
-        return iter(loader)
+        iterator.__init__(loader)
+        return iterator
     except Exception as error:  # of a sampler of the caller's, too
-        _end_workers(error)
+        _end_workers(iterator)
         lacks_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
-        if not lacks_threads and getattr(error, "errno", None) not in EXHAUSTED:
+        # An error with a file name is that of a sampler which opens the file.
+        number = error.errno if isinstance(error, OSError) and not error.filename else None
+        if not lacks_threads and number not in EXHAUSTED:
             raise
         raise ProcessError(
             f"the {loader.num_workers} workers that read the data cannot start ({error}); expected "
-            f"room for so many processes and open files (see ulimit -a), and in {SHARED_MEMORY}: "
-            "try fewer num_workers, or 0",
+            f"room for so many processes and open files (see ulimit -a), and in {SHARED_MEMORY}, "
+            "with permission to write: try fewer num_workers, or 0",
             exit_code=OutputError.exit_code,
         ) from error
     finally:
         gc.unfreeze()
 
 
-def _end_workers(error: Exception) -> None:
+def _end_workers(iterator: Any) -> None:
     """End the workers of Paddle's iterator that raised an error while it was created.
 
-    Python would delete it when it ends, and then wait forever for the threads that this starts.
+    Its destructor would start threads, and Python would wait forever for them when it ends.
     """
     core: Any = paddle.base.core
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        iterator = frame.f_locals.get("self")
-        if isinstance(iterator, dataloader_iter._DataLoaderIterMultiProcess):
-            core._erase_process_pids(id(iterator))  # killing them is not an error
-            iterator._shutdown = True
-            for worker in getattr(iterator, "_workers", []):
-                worker.kill()
-                worker.join()
+    core._erase_process_pids(id(iterator))  # killing them is not an error
+    iterator._shutdown = True
+    for worker in getattr(iterator, "_workers", []):
+        worker.kill()
+        worker.join()
 
 
 def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: int) -> None:
@@ -168,26 +171,13 @@ def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: in
 
 def _can_start() -> bool:
     """Return whether workers can start; warn if not: Paddle sets a signal handler for them."""
-    if threading.current_thread() is threading.main_thread():
-        _require_semaphores()
-        return True
-    warn_once(
-        "threads",
-        "workers start only from the main thread, so the data are read in this thread",
-    )
-    return False
-
-
-def _require_semaphores() -> None:
-    """Raise ProcessError where shared memory is missing, full or not writable."""
-    try:
-        multiprocessing.Lock()
-    except OSError as error:
-        raise ProcessError(
-            f"no worker can start, as {SHARED_MEMORY} gives no semaphores ({error.strerror}); "
-            "expected room there, and permission to write: or set num_workers to 0",
-            exit_code=OutputError.exit_code,
-        ) from error
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread:
+        warn_once(
+            "threads",
+            "workers start only from the main thread, so the data are read in this thread",
+        )
+    return is_main_thread
 
 
 def _room() -> int:
@@ -209,20 +199,13 @@ def _warn_of_small_memory() -> None:
     )
 
 
-if TYPE_CHECKING:
-    Dataset = paddle.io.Dataset[Any]
-else:  # not generic in Paddle 2
-    Dataset = paddle.io.Dataset
-
-
-class _Batches(Dataset):
+class _Batches(paddle.io.Dataset):  # type: ignore[type-arg]  # not generic in Paddle 2
     """Batches by their keys, packed.
 
     batches_ahead: how many of them all workers together may have read before they are used.
     """
 
     def __init__(self, read: Callable[[Any], Any], batches_ahead: int):
-        super().__init__()
         self.read = read
         # twice as many, as a batch may be larger than those before; of each process of a run
         self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
@@ -303,22 +286,3 @@ def _unpacked(sent: Sequence[Any]) -> Any:
         batch,
         lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf,
     )
-
-
-def _only(batch: Any) -> Any:
-    """Return the only item of a list: the batch, which is already made."""
-    (item,) = batch
-    return item
-
-
-class _Keys(paddle.io.BatchSampler):
-    """Hands keys to Paddle's DataLoader, each as the only index of a batch."""
-
-    def __init__(self, keys: Iterator[Any]):
-        self.keys = keys
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return ([key] for key in self.keys)
-
-    def __len__(self) -> int:
-        raise TypeError("an iterator has no length")

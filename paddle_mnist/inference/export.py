@@ -239,7 +239,7 @@ def _one_or_all(inputs: Sequence[Any]) -> Any:
 
 
 def _commit(folder: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> None:
-    """Replace what is exported in a folder; `about.json` goes first and comes last."""
+    """Replace the exported model in a folder; remove `about.json` first, and write it last."""
     make_folder(folder)
     for name in (ABOUT, *PROGRAMS, ONNX):  # while files change, nothing is exported there
         remove(folder / name)
@@ -305,7 +305,7 @@ def _difference(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
     """Return the largest difference. Raises CheckpointError if it is more than rounding."""
     largest = 0.0
     for name, value in expected.items():
-        difference = np.abs(outputs[name] - value).max()
+        difference = np.abs(1.0 * outputs[name] - value).max()  # truth values have no difference
         tolerance = TOLERANCE * max(1.0, np.abs(value).max())  # large values are rounded more
         largest = max(largest, float(difference))
         if not difference <= tolerance:

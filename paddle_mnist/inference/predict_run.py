@@ -1,4 +1,4 @@
-"""Predict with what a run has trained: any net, which the caller builds."""
+"""Predict with the weights that a run has trained, for any net, which the caller builds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -193,12 +193,12 @@ class Predictor:
         zeros = (np.zeros([1, *spec.shape], spec.dtype) for spec in self.signature.inputs)
         shapes = [value.shape[1:] for value in run(self._named(zeros), range(count))]
         computed = dict(zip(self.outputs, shapes))
-        recorded = self.about.get("output_shapes")  # version 0.1 recorded none
+        recorded = self.about.get("output_shapes")
         found = {name: [-1, *shape] for name, shape in computed.items()}
-        if len(shapes) != len(self.outputs) or recorded not in (None, found):
+        if len(shapes) != len(self.outputs) or recorded != found:
             raise CheckpointError(
-                f"{folder}: gives outputs of shapes {shapes}, but {ABOUT} names "
-                f"{recorded or ', '.join(self.outputs)}; export again"
+                f"{folder}: gives outputs of shapes {shapes}, but {ABOUT} names {recorded}; export "
+                "again"
             )
         return computed
 

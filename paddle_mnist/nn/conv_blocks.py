@@ -249,7 +249,7 @@ def _label_smoothing(loss: Callable[..., object]) -> Optional[float]:
 
 
 def _class_numbers(labels: Any, count: int, classes: int) -> Optional[np.ndarray]:
-    """Return labels as int64 [B]; None if Paddle has to say what they mean, or what is wrong."""
+    """Return labels as int64 [B]; None if only Paddle can interpret or refuse them."""
     if (
         not isinstance(labels, paddle.Tensor)
         or labels.dtype != paddle.int64

@@ -9,7 +9,7 @@ from paddle import nn
 
 
 class WeightAverage:
-    """An average of the weights; this class is for none: the weights as they are."""
+    """Base class of averages of the weights; by itself it stands for the weights as they are."""
 
     def update(self, model: nn.Layer, step: int) -> None:
         """Update the average after a step. step: the number of steps done before it."""

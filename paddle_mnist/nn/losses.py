@@ -1,7 +1,7 @@
 """The cross-entropy, how Paddle's own losses are averaged, and which need equal shapes."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
@@ -9,7 +9,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-Loss = Callable[..., object]  # which it is matters here, not what it returns
+Loss = Callable[..., object]  # only its identity and its options matter here
 
 # Losses of each element of the outputs and the label in its place. Paddle broadcasts the two.
 _ELEMENTWISE = {
@@ -61,7 +61,7 @@ def is_cross_entropy(loss: Loss) -> bool:
     return _is_one_of(loss, (nn.CrossEntropyLoss, nn.NLLLoss), (F.cross_entropy, F.nll_loss))
 
 
-def is_likelihood(loss: Loss) -> bool:
+def is_nll(loss: Loss) -> bool:
     """Return whether a loss is an `NLLLoss`, or the function, whose classes are along axis 1."""
     return _is_one_of(loss, (nn.NLLLoss,), (F.nll_loss,))
 
@@ -77,7 +77,7 @@ def reduction_of(loss: Loss) -> Optional[str]:
 
 
 def label_weight(loss: Loss, labels: Any) -> Optional[float]:
-    """Return the divisor of the mean of Paddle's cross-entropy, where it is not the samples.
+    """Return the divisor of the mean of Paddle's cross-entropy, unless it is the sample count.
 
     It is the number of labels that are not `ignore_index`, or the sum of their classes' weights: 0
     where every label is ignored. Returns None for any other loss. Waits for the device.
@@ -87,15 +87,13 @@ def label_weight(loss: Loss, labels: Any) -> Optional[float]:
         return None
     weight = None if options["weight"] is None else options["weight"].numpy().astype(np.float64)
     values = labels.numpy()
-    if labels.is_floating_point() or options["soft_label"]:
-        return None if weight is None else float((_smooth(values, options) @ weight).sum())
-    counted = values[values != options["ignore_index"]]
+    are_shares = labels.is_floating_point() or options["soft_label"]
+    counted = values if are_shares else values[values != options["ignore_index"]]
     if weight is None:
-        return float(counted.size)
-    if options["label_smoothing"]:
-        shares = np.eye(len(weight))[counted.ravel()]
-        return float((_smooth(shares, options) @ weight).sum())
-    return float(weight[counted].sum())
+        return None if are_shares else float(counted.size)
+    of_samples = counted @ weight if are_shares else weight[counted]
+    smoothing = options["label_smoothing"]
+    return float(((1 - smoothing) * of_samples + smoothing * weight.mean()).sum())
 
 
 def has_ignored_nll(loss: Loss, labels: Any) -> bool:
@@ -104,7 +102,7 @@ def has_ignored_nll(loss: Loss, labels: Any) -> bool:
     Then Paddle's own mean and sum write beyond the end of their result, which ends the process
     sooner or later (2.6.2 and 3.3.1, CPU).
     """
-    if not is_likelihood(loss):
+    if not is_nll(loss):
         return False
     return isinstance(labels, paddle.Tensor) and bool(
         (labels.numpy() == _all_options(loss)["ignore_index"]).any()
@@ -119,19 +117,13 @@ def summed_nll(loss: Loss, outputs: paddle.Tensor, labels: paddle.Tensor) -> pad
     ).sum()
 
 
-def _smooth(shares: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
-    smoothing = options["label_smoothing"]
-    smoothed: np.ndarray = (1 - smoothing) * shares + smoothing / shares.shape[-1]
-    return smoothed
-
-
 def _options(loss: Loss) -> Optional[dict[str, Any]]:
     """Return the options of a cross-entropy whose mean is not over the samples."""
     if not is_cross_entropy(loss):
         return None
     options = _all_options(loss)
     # A cross-entropy with a negative ignore_index divides by the number of all labels.
-    is_plain = not is_likelihood(loss) and options["weight"] is None and options["ignore_index"] < 0
+    is_plain = not is_nll(loss) and options["weight"] is None and options["ignore_index"] < 0
     return None if is_plain else options
 
 

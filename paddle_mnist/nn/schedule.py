@@ -88,15 +88,13 @@ def schedule_numbers(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
 def load_state(
     optimizer: paddle.optimizer.Optimizer, state: Mapping[str, Any], numbers: Mapping[str, Any] = {}
 ) -> None:
-    """Load an optimizer's state_dict, and the schedule's further numbers.
-
-    numbers: what `schedule_numbers` returned.
+    """Load an optimizer's state_dict, and its schedule's numbers, of `schedule_numbers`.
 
     Paddle only counts a schedule's entries, and so warns of unused values where a schedule adds
     entries of its own and loads them, as LinearWarmup does; that warning is left out.
     """
     scheduler = scheduler_of(optimizer)
-    typed = _typed(numbers, scheduler)  # first: no number in the state_dict is NumPy's any more
+    typed = _typed(numbers, scheduler)  # before plain numbers replace NumPy's
     with warnings.catch_warnings():
         if scheduler and _keys(state.get(STATE)) == _keys(scheduler.state_dict()):
             warnings.filterwarnings("ignore", message="There are some unused values in state_dict")
@@ -151,9 +149,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _typed(numbers: Any, current: Any) -> Any:
-    """Return plain numbers as NumPy's if the current ones are; others would round differently.
+    """Return plain numbers as NumPy's where the current ones are; others would round differently.
 
-    numbers: also a list, or those of a schedule, by name. current: of them, the schedule.
+    numbers: one, a list, or those of a schedule by name. current: the number, list or schedule.
     """
     if isinstance(numbers, Mapping):
         named = {name: value for name, value in numbers.items() if name != "class"}

@@ -1,4 +1,4 @@
-"""Load a state_dict into a model, and say how two state_dicts differ."""
+"""Load a state_dict into a model, and report how two state_dicts differ."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple

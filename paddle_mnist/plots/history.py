@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from paddle_mnist.errors import DataError
 from paddle_mnist.metrics.writers import LEARNING_RATE
 
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
@@ -13,11 +14,20 @@ TRAIN = "train"  # the split of a step's metrics
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `metrics.jsonl`, without an incomplete last one (of a killed run)."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    """Return the lines of a `metrics.jsonl`, without an incomplete last one (of a killed run).
+
+    Raises DataError for a damaged line.
+    """
+    history: list[dict[str, Any]] = []
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    try:
+        for line in lines[:-1]:
+            history.append(json.loads(line))
+    except ValueError as error:
+        raise DataError(
+            f"{path}: line {len(history) + 1} is damaged ({error}); remove it"
+        ) from error
+    return history
 
 
 def series(history: History, tag: str) -> tuple[list[int], list[float]]:

@@ -12,7 +12,7 @@ from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.data.structures import describe_batch, leaves
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.nn.losses import is_likelihood
+from paddle_mnist.nn.losses import is_nll
 from paddle_mnist.system.arrays import as_array
 
 IGNORED = -100  # the label that Paddle's losses leave out by default
@@ -40,7 +40,7 @@ def reraise(error: Exception, loss: Callable[..., Any], outputs: Any, labels: An
         raise error
     known = {name: int(value) for name, value in LABEL.findall(str(error))}
     ignored = known.get("ignore_index", _option(loss, "ignore_index", IGNORED))
-    axis = 1 if is_likelihood(loss) else _option(loss, "axis", -1)
+    axis = 1 if is_nll(loss) else _option(loss, "axis", -1)
     classes = known.get("axis_dim_", outputs.shape[axis])
     values = as_array(labels)
     wrong = ((values < 0) | (values >= classes)) & (values != ignored)

@@ -1,4 +1,4 @@
-"""Samples of any structure become batches; what does not fit together is refused with its place."""
+"""Samples of any structure become batches; mismatched samples raise an error that names them."""
 
 from collections import namedtuple
 

@@ -117,9 +117,9 @@ def test_sharded_all_processes_together_yield_the_batch_in_order(loader, specs, 
         loader.order.shuffle,
     )
     divided = [loader.sharded(spec, batches) for spec in specs]
-    assert {len(one) for one in divided} == {len(large)}
+    assert set(map(len, divided)) == {len(large)}
     whole = [indices(batch) for batch in large.epoch(1, start)]
-    parts = list(zip(*(one.epoch(1, start) for one in divided)))
+    parts = list(zip(*(part.epoch(1, start) for part in divided)))
     assert len(parts) == len(whole)
     for batch, of_processes in zip(whole, parts):
         assert len({len(shards) for shards in of_processes}) == 1
@@ -239,7 +239,7 @@ def test_random_numbers_depend_on_the_place_of_the_shard_alone(kind, collate_fn)
             loader.sharded(ShardSpec(2, rank, processes)).epoch(epoch, start)
             for rank in range(processes)
         ]
-        return [[plain(one.batch) for one in joined(of_ranks)] for of_ranks in zip(*whole)]
+        return [[plain(shard.batch) for shard in joined(of_ranks)] for of_ranks in zip(*whole)]
 
     whole = shards(1)
     assert shards(1, workers=2) == shards(1, processes=2) == whole
@@ -445,8 +445,9 @@ def test_ready_batches_are_read_without_seeding_and_must_be_there():
     assert [np.random.rand(), np.random.rand()] == [before, expected]
     with pytest.raises(ConfigError, match=r"the data are a int; expected .* BatchLoader"):
         as_loader(3)
-    with pytest.raises(DataError, match="have no batches in this epoch"):
-        list(as_loader(lambda: iter([])).epoch(1))
+    for data, name in ((lambda: iter([]), "function"), (Stream(Numbered(0)), "Stream")):
+        with pytest.raises(DataError, match=f"the data, a {name}, have no batches in this epoch"):
+            list(open_loader(data, 2).epoch(1))
 
 
 def draws():
@@ -567,6 +568,36 @@ def test_script_whose_workers_cannot_start_ends():
     command = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", sys.executable, "-c", UNCAUGHT]
     done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
     assert done.returncode and "Too many open files" in done.stderr
+
+
+KILLED = """
+import multiprocessing, os, signal
+import paddle
+from paddle_mnist.data.external import open_loader
+
+class Stream(paddle.io.IterableDataset):
+    def __iter__(self):
+        return iter(range(64))
+
+class Numbers(paddle.io.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return index
+
+batches = open_loader(paddle.io.DataLoader({kind}(), batch_size=2, num_workers=1), 2).epoch(0)
+next(batches)
+print(len(multiprocessing.active_children()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Stream", "Numbers"])
+def test_workers_end_with_a_killed_process(kind):
+    """A worker that lives on keeps the end of the pipe for the output, which is read to its end."""
+    command = [sys.executable, "-c", KILLED.replace("{kind}", kind)]
+    done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "1\n"), done.stderr
 
 
 @pytest.mark.parametrize("kind", ["Dataset", "DataLoader"])

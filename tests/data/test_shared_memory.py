@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # In a mount namespace of its own a process can have another /dev/shm, as in a container.
 MOUNT = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
-SCRIPT = 'mount -t tmpfs -o "size=$0" tmpfs /dev/shm && exec "$@"'
+SCRIPT = 'mount -t tmpfs -o "$0" tmpfs /dev/shm && exec "$@"'
 
 PROGRAM = """
 import numpy as np
@@ -36,17 +36,18 @@ for data in (Large(), loader, persistent, Large()):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "code", "words"),
+    ("options", "code", "words"),
     [
-        ("64m", 0, "has no room for the batches of the workers: they are sent through pipes"),
-        ("8k", 1, "the 2 workers that read the data cannot start ([Errno 28]"),
+        ("size=64m", 0, "has no room for the batches of the workers: they are sent through pipes"),
+        ("size=8k", 1, "the 2 workers that read the data cannot start ([Errno 28]"),
+        ("ro", 1, "the 2 workers that read the data cannot start ([Errno 30]"),
     ],
 )
-def test_workers_with_small_shared_memory_log_or_raise_one_line(size, code, words):
-    trial = [*MOUNT, SCRIPT, "1m", "true"]
+def test_workers_with_little_shared_memory_log_or_raise_one_line(options, code, words):
+    trial = [*MOUNT, SCRIPT, "size=1m", "true"]
     if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
         pytest.skip("needs mount namespaces: Linux, and leave to make them")
-    command = [*MOUNT, SCRIPT, size, sys.executable, "-W", "ignore", "-c", PROGRAM]
+    command = [*MOUNT, SCRIPT, options, sys.executable, "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr[-2000:]
     assert done.stdout.split() == ["20"] * (0 if code else 4)

@@ -1,4 +1,4 @@
-"""Predicting with what `fit` has trained, and exporting it."""
+"""Predicting with nets that `fit` has trained, and exporting them."""
 
 import collections
 import json
@@ -27,6 +27,18 @@ class Named(nn.Layer):
     def forward(self, points):
         classes, total = self.heads(points)
         return {"classes": classes, "total": total}
+
+
+class Flagged(nn.Layer):
+    """A net with an output of truth values."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 3)
+
+    def forward(self, points):
+        outputs = self.linear(points)
+        return outputs, outputs > 0
 
 
 class PointsAndWords(nn.Layer):
@@ -146,6 +158,7 @@ def test_export_run_names_several_outputs(saved, tmp_path):
         (TwoHeads, {}, ["output0", "output1"]),
         (TwoHeads, {"outputs": ["c", "t"]}, ["c", "t"]),
         (Named, {}, ["classes", "total"]),
+        (Flagged, {"outputs": ["scores", "is_positive"]}, ["scores", "is_positive"]),
     ):
         path, expected = saved(model, POINTS)
         export_run(path, model, tmp_path / names[0], POINTS[:3], **options)
@@ -164,7 +177,7 @@ def test_export_run_names_several_inputs(saved, tmp_path):
         (SPECS, ["points", "words"]),
     ):
         about = export_run(path, PointsAndWords, tmp_path, inputs)
-        assert [one["name"] for one in about["inputs"]] == names and "input" not in about
+        assert [spec["name"] for spec in about["inputs"]] == names and "input" not in about
         predictor = Predictor(tmp_path, batch_size=8)
         for given in ((POINTS, WORDS), dict(zip(reversed(names), (WORDS, POINTS)))):
             assert_close(predictor.run(given)["output"], expected)
@@ -217,6 +230,7 @@ def test_predictor_wrong_input_or_description_raises(weights, tmp_path):
         DigitPredictor(tmp_path)
     for changes in (
         {"output_shapes": {"output": [-1, 4]}},
+        {"output_shapes": None},
         {"outputs": ["scores", "more"]},
         {"outputs": []},
         {"outputs": "output"},
@@ -228,6 +242,3 @@ def test_predictor_wrong_input_or_description_raises(weights, tmp_path):
         (tmp_path / "about.json").write_text(json.dumps({**about, **changes}))
         with pytest.raises(CheckpointError, match="export again"):
             Predictor(tmp_path)
-    former = {name: value for name, value in about.items() if name != "output_shapes"}
-    (tmp_path / "about.json").write_text(json.dumps(former))  # as version 0.1 wrote it
-    assert Predictor(tmp_path).run(POINTS)["output"].shape == (33, 3)

@@ -1,4 +1,4 @@
-"""Compiled blocks of any size: Paddle's own layers are what they are compared with."""
+"""Compiled blocks of any size compute as Paddle's own layers do."""
 
 import copy
 

@@ -9,7 +9,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
-from paddle_mnist.nn.losses import CrossEntropy
+from paddle_mnist.nn.losses import CrossEntropy, label_weight
 from paddle_mnist.training.steps import SupervisedStep, num_correct, run_step
 
 CLASSES = 3
@@ -60,6 +60,14 @@ def test_cross_entropy_any_smoothing_follows_its_formula(smoothing):
     log_p = values - np.log(np.exp(values).sum(1, keepdims=True))
     expected = -(shares * log_p).sum(1).mean()
     assert CrossEntropy(smoothing)(logits, labels).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_label_weight_of_smoothed_labels_follows_its_formula():
+    loss = nn.CrossEntropyLoss(paddle.to_tensor([1.0, 3.0, 8.0]), label_smoothing=0.1)
+    expected = 0.9 * (3 + 8 + 8) + 0.1 * 3 * 4
+    labels = paddle.to_tensor([1, 2, 2])
+    for given in (labels.unsqueeze(1), F.one_hot(labels, 3)):
+        assert label_weight(loss, given) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ LAYERS = {
 def test_running_statistics_finds_what_a_pass_may_change(name):
     make, expected = LAYERS[name]
     model = make()
-    names = {id(tensor): one for one, tensor in model.named_buffers()}
-    names |= {id(tensor): one for one, tensor in model.named_parameters()}
+    tensors = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    names = {id(tensor): own_name for own_name, tensor in tensors.items()}
     statistics = [names[id(tensor)] for tensor in running_statistics(model)]
     assert sorted(statistics) == expected.split()
 

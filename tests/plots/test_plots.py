@@ -1,9 +1,11 @@
 """Figures of any training."""
 
 import numpy as np
+import pytest
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from paddle_mnist.errors import DataError
 from paddle_mnist.plots.classes import confusion, per_class
 from paddle_mnist.plots.curves import compare, curves, health, learning_rate
 from paddle_mnist.plots.figure import SAVED_DPI, WIDTH, save_figures
@@ -19,6 +21,13 @@ HISTORY = [
 def test_read_history_torn_last_line_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tag": "a", "value": 2}\n{"step": 2, "t')
     assert read_history(tmp_path / "metrics.jsonl") == [{"step": 1, "tag": "a", "value": 2}]
+
+
+def test_read_history_damaged_line_raises_with_its_number(tmp_path):
+    for damaged in (b"\0\0\0\0", b'{"step": 2, "tag', b'{"tag": "\xff"}'):
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + damaged + b"\n")
+        with pytest.raises(DataError, match=r"metrics\.jsonl: line 2 is damaged"):
+            read_history(tmp_path / "metrics.jsonl")
 
 
 def lines_of(**values):
