@@ -31,8 +31,9 @@ from paddle_mnist.hidden_state.object_graph import Path, describe, identity
 from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.hidden_state.packing import pack
-from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes
+from paddle_mnist.hidden_state.plain_data import nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
+from paddle_mnist.system.arrays import is_tensor
 from paddle_mnist.system.files import writing
 from paddle_mnist.training.beginning import Beginning, restored
 from paddle_mnist.training.callbacks import Training, rehearsing
