@@ -52,18 +52,15 @@ QUARANTINE = "quarantine"
 class CheckpointStore:
     """The checkpoints in one folder.
 
-    context: entries of every manifest beside the state: config, data hash, versions, ...
     require_ownership: raises RunLockedError once another process has taken the folder over.
     """
 
     def __init__(
         self,
         folder: Union[str, Path],
-        context: Optional[Mapping[str, Any]] = None,
         require_ownership: Callable[[], None] = lambda: None,
     ):
         self.folder = Path(folder)
-        self.context = dict(context or {})
         self._require_ownership = require_ownership
         # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
@@ -73,11 +70,11 @@ class CheckpointStore:
         name: str,
         files: Mapping[str, Union[SavedState, bytes]],
         state: TrainState,
-        extra_entries: Optional[Mapping[str, Any]] = None,
+        extra_entries: Mapping[str, Any] = {},
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
-        files: contents by suffix. extra_entries: of the manifest, beside the store's `context`.
+        files: contents by suffix. extra_entries: further entries of the manifest.
         """
         self._require_ownership()
         make_folder(self.folder)
@@ -95,12 +92,11 @@ class CheckpointStore:
             for file in pending:
                 file.publish()
         manifest = {
+            **extra_entries,
             "format": FORMAT,
             "files": entries,
             "state": state.as_dict(),
             "saved_at": time.time(),
-            **self.context,
-            **(extra_entries or {}),
         }
         manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
         manifest[CHECKSUM] = checksum(manifest)

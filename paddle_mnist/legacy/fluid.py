@@ -16,7 +16,7 @@ from typing import Any, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
+from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
@@ -105,7 +105,7 @@ def save_persistables(
             OPTIMIZER: SavedState(optimizer.state_dict()),
         },
         TrainState(),
-        manifest_entries(model, optimizer),
+        optimizer_entries(model, optimizer),
     )
     return checkpoint.path
 

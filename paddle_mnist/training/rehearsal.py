@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Optional, cast
 from paddle_mnist.checkpoint.contents import (
     checkpoint_files,
     load_checkpoint,
-    manifest_entries,
+    optimizer_entries,
     read_extra,
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
@@ -210,7 +210,7 @@ class _Rehearsal:
         folder = training.run.path if self.world.is_main_process else None
         files = _Files(states, folder, self.opened)
         manifest = {
-            **manifest_entries(training.model, training.optimizer, self.extra),
+            **optimizer_entries(training.model, training.optimizer, self.extra),
             "files": {f"rehearsal{suffix}": {} for suffix in files},
         }
         return _Trip(manifest, files, start, count, self._train(start, count))

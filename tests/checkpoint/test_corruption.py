@@ -50,11 +50,13 @@ def save_epochs(folder, epochs=2):
     users' checkpoints either.
     """
     context = {"config": {"seed": 1, "batch_size": 32}, "data_hash": "ab" * 32}
-    store = CheckpointStore(folder, context)
+    store = CheckpointStore(folder)
     with unique_name.guard():  # Paddle counts its names from 0, whatever was built before
         model, optimizer, average = small_net()
         model.checkpoint_name = "mnist"
-        checkpointer = StoreCheckpointer(store, model, optimizer, average=average)
+        checkpointer = StoreCheckpointer(
+            store, model, optimizer, average=average, manifest_entries=lambda: context
+        )
         state = TrainState()
         for epoch in range(epochs):
             (model(paddle.to_tensor([[1.0, 2.0, 4.0 + epoch]])) ** 2).sum().backward()
