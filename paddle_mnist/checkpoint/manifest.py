@@ -19,7 +19,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 from paddle_mnist.checkpoint.safe_load import load_from
-from paddle_mnist.checkpoint.statefile import HashedInput
+from paddle_mnist.checkpoint.statefile import HashedFile
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.train_state import TrainState
@@ -112,7 +112,7 @@ class Checkpoint:
         return self.name + suffix in self.manifest["files"]
 
     @contextlib.contextmanager
-    def opened(self, suffix: str) -> Iterator[HashedInput]:
+    def opened(self, suffix: str) -> Iterator[HashedFile]:
         """Open one of the files; verify all of it at the end of the context.
 
         Raises DamagedError if its size or SHA-256 differs from the manifest's, also in place of an
@@ -125,11 +125,12 @@ class Checkpoint:
         path = self.path.with_name(name)
         try:
             with open(path, "rb") as opened:
-                file = HashedInput(opened, os.fstat(opened.fileno()).st_size)
+                file = HashedFile(opened, os.fstat(opened.fileno()).st_size)
                 try:
                     yield file
                 finally:
-                    _require_match(file.entry_of_all(), expected, path, self.path.name)
+                    file.read_to_end()
+                    _require_match(file.entry(), expected, path, self.path.name)
         except OSError as error:
             raise DamagedError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
 

@@ -50,7 +50,7 @@ class SavedState:
         copied._contents = copy.deepcopy(self._contents, copies)
         return copied
 
-    def write_to(self, output: Union[BinaryIO, PendingFile, "_HashedOutput"]) -> None:
+    def write_to(self, output: Union[BinaryIO, PendingFile, "HashedFile"]) -> None:
         _StatePickler(output, _PROTOCOL).dump(self._contents)
 
     def to_bytes(self) -> bytes:
@@ -136,28 +136,16 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
     dispatch[memoryview] = save_contents
 
 
-class _Hashed:
-    """Computes the size and SHA-256 of the data that is read from a file or written to it."""
+class HashedFile:
+    """Reads or writes a file, and computes the size and SHA-256 of the data.
 
-    def __init__(self, file: Any):
+    size: of a file that is read, in bytes.
+    """
+
+    def __init__(self, file: Any, size: int = 0):
+        self.size = size
         self._file = file
         self._bytes, self._sha256 = 0, hashlib.sha256()
-
-    def entry(self) -> dict[str, Any]:
-        """Return them as a manifest lists them."""
-        return {"size": self._bytes, "sha256": self._sha256.hexdigest()}
-
-    def _add(self, data: Buffer) -> None:
-        self._bytes += len(data)
-        self._sha256.update(data)
-
-
-class HashedInput(_Hashed):
-    """Reads a file and hashes the data. size: of the file, in bytes."""
-
-    def __init__(self, file: BinaryIO, size: int):
-        super().__init__(file)
-        self.size = size
 
     def read(self, size: int, /) -> bytes:
         data: bytes = self._file.read(size)
@@ -169,22 +157,26 @@ class HashedInput(_Hashed):
         self._add(line)
         return line
 
-    def entry_of_all(self) -> dict[str, Any]:
-        """Read the rest, and return the file's entry in a manifest."""
+    def read_to_end(self) -> None:
         while self.read(_PIECE):
             pass
-        return self.entry()
 
-
-class _HashedOutput(_Hashed):
     def write(self, data: Buffer) -> None:
         self._file.write(data)
         self._add(data)
 
+    def _add(self, data: Buffer) -> None:
+        self._bytes += len(data)
+        self._sha256.update(data)
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of the file in a manifest."""
+        return {"size": self._bytes, "sha256": self._sha256.hexdigest()}
+
 
 def write_and_hash(file: PendingFile, contents: Union[SavedState, bytes]) -> dict[str, Any]:
     """Write a file without publishing it; return its entry in the manifest."""
-    output = _HashedOutput(file)
+    output = HashedFile(file)
     if isinstance(contents, bytes):
         output.write(contents)
     else:
