@@ -235,7 +235,6 @@ class ExtraState:
 
     def log_unsaved(self, paths: Iterable[Path]) -> None:
         """Log once which changes cannot be saved; warn of those on which later steps depend."""
-        created: list[str] = []
         acting: list[str] = []
         others: list[str] = []
         for path in paths:
@@ -246,10 +245,9 @@ class ExtraState:
             if is_ours or name in self.logged or name in self.left_out:
                 continue
             self.logged.add(name)
-            if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
-                created.append(describe(path))
-            elif (
-                (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
+            if (
+                isinstance(value, (nn.Layer, paddle.optimizer.Optimizer))  # created late
+                or (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
                 or path[0][1] in ("optimizer", "schedule")
                 or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
                 or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
@@ -257,16 +255,11 @@ class ExtraState:
                 acting.append(describe(path))
             else:
                 others.append(describe(path))
-        if created:
-            log.warning(
-                "%s was created after the first steps, and checkpoints do not contain it, so a "
-                "resumed run may end with other bits; create it before, or pass state={...} to fit",
-                listed(created),
-            )
         if acting:
             log.warning(
                 "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
-                "other bits; expected a change of numbers, strings, arrays or tensors",
+                "other bits; create layers and optimizers before the first step, and change only "
+                "numbers, strings, arrays or tensors after it; or pass state={...} to fit",
                 listed(acting),
             )
         if others:
