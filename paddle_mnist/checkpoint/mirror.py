@@ -17,14 +17,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
 from paddle_mnist.checkpoint.saving import Saving
-from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, StoppedError, listed
+from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, StoppedError
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.environment import for_another_python, require_posix_processes
 from paddle_mnist.system.remote import Failure, local_path
@@ -72,7 +70,6 @@ class Mirror:
         self._last_progress = -math.inf
         self._has_begun = False  # uploads are allowed: before, the copy may be another run's
         self._is_last = False  # training has ended, so upload the result, too
-        self._uploaded: Sequence[Checkpoint] = []  # the checkpoints that the copy last had
         self._newest_at_start: Optional[str] = None  # the checksum of the copy's newest one
         self._start()
 
@@ -214,15 +211,15 @@ class Mirror:
 
         Raises RunLockedError if another process has taken the copy over.
         """
-        if (self._next or self._sent) and (answer := self._attempt(seconds)):
-            self._uploaded, is_complete = answer
-            if not is_complete:
+        if self._next or self._sent:
+            is_complete = self._attempt(seconds)  # or None
+            if is_complete is False:
                 self._request_push()
 
     def finish(self) -> bool:
         """Wait until the copy is complete, but no longer than the mirror's timeout.
 
-        Returns whether it is; logs what it lacks. Raises RunLockedError as `poll` does, and
+        Returns whether it is, and logs it. Raises RunLockedError as `poll` does, and
         StoppedError for a signal that came meanwhile. If that was not the first signal that this
         process has received, the wait ends at once.
         """
@@ -236,11 +233,9 @@ class Mirror:
             waited = time.monotonic() - begin
             if waited > self._saving.mirror_timeout or signals.repeated(begin):
                 log.warning(
-                    "mirror: %s is not complete after %g seconds, and lacks %s; run again to "
-                    "complete it",
+                    "mirror: %s is not complete after %g seconds; run again to complete it",
                     self.url,
                     round(min(self._saving.mirror_timeout, waited), 1),
-                    listed(self._lacking()) or "the newest files",
                 )
                 break
             heartbeat.beat()
@@ -250,29 +245,6 @@ class Mirror:
         if came := signals.repeated(begin) or (None if stopped else signals.received()):
             raise StoppedError(came)
         return not (self._next or self._sent)
-
-    def _lacking(self) -> list[str]:
-        """Return the names of the checkpoints that are still to be uploaded."""
-        local = self._run.checkpoints.all()
-        missing = checkpoints_to_upload(local, self._uploaded, self._saving)
-        return [checkpoint.name for checkpoint in missing]
-
-
-def checkpoints_to_upload(
-    local: Sequence[Checkpoint], copies: Sequence[Checkpoint], saving: Saving
-) -> list[Checkpoint]:
-    """Return the checkpoints on the disk that the copy lacks, oldest first.
-
-    Those are the newest, and those that a rule other than `keep_last` keeps.
-    """
-    uploaded = {checkpoint.manifest[CHECKSUM] for checkpoint in copies}
-    by_name = {checkpoint.name: checkpoint for checkpoint in [*copies, *local]}
-    kept = replace(saving, keep_last=1).kept(by_name.values())
-    return [
-        checkpoint
-        for checkpoint in local
-        if checkpoint.manifest[CHECKSUM] not in uploaded and checkpoint.name in kept
-    ]
 
 
 def check_mirror(saving: Saving, output: str) -> None:

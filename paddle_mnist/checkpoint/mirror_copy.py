@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Optional
@@ -27,7 +28,7 @@ from paddle_mnist.checkpoint.manifest import (
     parse_manifest,
     read_manifest,
 )
-from paddle_mnist.checkpoint.mirror import PROGRESS, UnreachableError, checkpoints_to_upload
+from paddle_mnist.checkpoint.mirror import PROGRESS, UnreachableError
 from paddle_mnist.checkpoint.run import MIRROR_LOCK, RunDirectory
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import (
@@ -194,13 +195,13 @@ class MirrorCopy:
 
     # During training
 
-    def push(self, is_last: bool, newest_at_start: Optional[str]) -> tuple[list[Checkpoint], bool]:
+    def push(self, is_last: bool, newest_at_start: Optional[str]) -> bool:
         """Upload the next checkpoint, and delete those that the run does not keep.
 
         is_last: after the last checkpoint, upload the result and the final weights, if there are
             any.
         newest_at_start: see `_look_while_training`, which raises.
-        Returns the checkpoints of the copy, and whether it is complete.
+        Returns whether the copy is complete.
         """
         local = [own for own in self.run.checkpoints.all() if _checksum(own) not in self._skipped]
         copies = self._look_while_training(local, newest_at_start)
@@ -211,11 +212,11 @@ class MirrorCopy:
             chosen = max(waiting, key=lambda own: (own.is_best_of(newest), own.sort_key))
             if self._upload_data(chosen):
                 copies = self._look_while_training(local, newest_at_start)
-                copies = self._upload_manifest(chosen, copies)
+                self._upload_manifest(chosen, copies)
         is_complete = len(waiting) <= 1
         if is_last and is_complete:
             self._write_small_files(with_weights=self.run.result.exists())
-        return copies, is_complete
+        return is_complete
 
     def _look_while_training(
         self, local: Sequence[Checkpoint], newest_at_start: Optional[str]
@@ -256,10 +257,8 @@ class MirrorCopy:
             self.remote.write(f"{CHECKPOINTS}/{name}", data)
         return True
 
-    def _upload_manifest(
-        self, checkpoint: Checkpoint, copies: Sequence[Checkpoint]
-    ) -> list[Checkpoint]:
-        """Upload a manifest, and prune the copy; return its checkpoints. copies: those before."""
+    def _upload_manifest(self, checkpoint: Checkpoint, copies: Sequence[Checkpoint]) -> None:
+        """Upload a manifest, and prune the copy. copies: its checkpoints before."""
         self.remote.write(f"{CHECKPOINTS}/{checkpoint.path.name}", _encoded(checkpoint))
         copies = [*(copy for copy in copies if copy.name != checkpoint.name), checkpoint]
         names = self.saving.kept(copies)
@@ -269,7 +268,6 @@ class MirrorCopy:
             own = OWN_NAME.fullmatch(name)
             if own and own[1] not in self._damaged:  # pruned, or left by a killed upload
                 self.remote.remove(f"{CHECKPOINTS}/{name}")
-        return kept
 
     def _write_small_files(self, with_weights: bool = False) -> None:
         """Upload the files beside the checkpoints, the result last."""
@@ -285,6 +283,19 @@ class MirrorCopy:
                 else:
                     self.remote.write(path.name, data)
                 self._written[path.name] = digest
+
+
+def checkpoints_to_upload(
+    local: Sequence[Checkpoint], copies: Sequence[Checkpoint], saving: Saving
+) -> list[Checkpoint]:
+    """Return the checkpoints on the disk that the copy lacks, oldest first.
+
+    Those are the newest, and those that a rule other than `keep_last` keeps.
+    """
+    uploaded = set(map(_checksum, copies))
+    by_name = {checkpoint.name: checkpoint for checkpoint in [*copies, *local]}
+    kept = replace(saving, keep_last=1).kept(by_name.values())
+    return [own for own in local if _checksum(own) not in uploaded and own.name in kept]
 
 
 def _checksum(checkpoint: Checkpoint) -> str:
