@@ -155,7 +155,7 @@ class Mirror:
     def look(self, is_needed: bool) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step.
 
-        is_needed: whether the training cannot start without it.
+        is_needed: whether training cannot start without it.
         """
         longest = math.inf if is_needed else SHORT_WAIT
         copies = list(self._call(min(self._saving.mirror_timeout, longest), "look"))
@@ -165,7 +165,8 @@ class Mirror:
     def pull(self, newer_than: Optional[Checkpoint]) -> None:
         """Download the newest checkpoint that is intact and newer than another, and the best ones.
 
-        Raises CheckpointError if there are only damaged ones and no other to be newer than.
+        newer_than: the newest checkpoint on the disk, if there is any; without one, raises
+            CheckpointError if all are damaged.
         """
         key = newer_than.sort_key if newer_than else None
         self._call(self._saving.mirror_timeout, "pull", key)
@@ -212,7 +213,7 @@ class Mirror:
         Raises RunLockedError if another process has taken the copy over.
         """
         if self._next or self._sent:
-            is_complete = self._attempt(seconds)  # or None
+            is_complete = self._attempt(seconds)  # None: not answered yet
             if is_complete is False:
                 self._request_push()
 

@@ -125,9 +125,10 @@ class MirrorCopy:
     def pull(self, newer_than: Optional[tuple[int, int]]) -> bool:
         """Download the newest checkpoint that is intact, and the best ones, which are kept.
 
-        newer_than: the `sort_key` of the newest one on the disk, if there is any; older ones are
-        not downloaded. Returns whether there was one. Raises CheckpointError if all are damaged,
-        and there is none on the disk.
+        newer_than: the `sort_key` of the newest checkpoint on the disk, if there is any; older ones
+            are not downloaded.
+        Returns whether there was one. Raises CheckpointError if all are damaged and there is none
+        on the disk.
         """
         copies = self.look()
         for newest in reversed(copies):
