@@ -22,9 +22,9 @@ CREDENTIALS = {
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 class FolderPlace:
@@ -143,9 +143,9 @@ class SftpPlace:
     def stop(self):
         import psutil
 
-        for one in psutil.Process(self._process.pid).children(recursive=True):
+        for child in psutil.Process(self._process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()  # its connections
+                child.kill()  # its connections
         self._process.kill()
         self._process.wait()
 

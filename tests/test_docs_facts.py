@@ -95,8 +95,7 @@ def test_exit_codes_and_formats_are_declared_stable():
     stopped = {errors.StoppedError(number).exit_code for number in stop_signals()}
     declared = [int(code) for row in rows for code in row.split(", ")]
     assert declared == sorted({0, *codes, *stopped})
-    rows = re.findall(r"^\| (\d+) \| ", section(text, "Checkpoint formats"), re.M)
-    assert rows == [str(number) for number in range(1, FORMAT + 1)]
+    assert f"its format, which is {FORMAT}." in section(text, "Checkpoint formats")
     golden = [path.name for path in (ROOT / "tests/golden").glob("format-*")]
     assert golden == [f"format-{FORMAT}"]
 

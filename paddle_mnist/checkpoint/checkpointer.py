@@ -1,4 +1,4 @@
-"""Saves checkpoints when they are due, and prunes old ones."""
+"""Save checkpoints when they are due, and prune old ones."""
 
 import copy
 import logging
@@ -11,7 +11,7 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import checkpoint_files, manifest_entries
+from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
 from paddle_mnist.checkpoint.manifest import BREAKPOINT
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
@@ -30,7 +30,7 @@ log = logging.getLogger("paddle_mnist")
 
 NOT_SAVED = "%s is not saved; training continues: %s"
 
-# Of a state that is written in the background; a smaller one is written in less than 0.1 s.
+# A state of at least this size is written in the background; a smaller one takes less than 0.1 s.
 BACKGROUND_BYTES = 32 * 2**20
 
 
@@ -38,26 +38,26 @@ BACKGROUND_BYTES = 32 * 2**20
 class StoreCheckpointer(Checkpointer):
     """Commits checkpoints to a store when they are due, then prunes old ones.
 
-    Their names, with E the epoch, 0-based, and S the step: after an epoch `{NAME}_epoch{E}`,
-    inside one `{NAME}_epoch{E}_step{S}`, where a training was interrupted
-    `{NAME}_epoch{E}_step{S}_breakpoint`. NAME is the model's (see `checkpoint_name`).
+    Their names, with E the epoch, 0-based, and S the step, are `{NAME}_epoch{E}` after an epoch,
+    `{NAME}_epoch{E}_step{S}` inside one, and `{NAME}_epoch{E}_step{S}_breakpoint` where training
+    was interrupted. NAME is the model's (see `checkpoint_name`).
 
-    During the training, a large state is only copied; a thread writes the copy, one at a time. The
-    next save waits for the thread, and so does the end of the training, early or not.
+    During training, a large state is only copied, and a thread writes the copy, one at a time. The
+    next save waits for the thread, and so does the end of training, early or not.
 
-    A checkpoint that cannot be written is logged as a warning, after the next step if a thread
-    writes it; the next one that is due is the next attempt. Only the last one, at the end, must be
-    written, or OutputError is raised.
-    Raises DivergedError rather than save weights that are not finite.
+    If a checkpoint cannot be written, a warning is logged, after the next step if a thread writes
+    it; the next attempt is the next checkpoint that is due. Only the last one must be written, or
+    OutputError is raised. Raises DivergedError rather than save weights that are not finite.
 
     average: a moving average of the weights, which is saved in their place.
-    resumed_from: the state of the checkpoint that the training was resumed from, if it is in
-        this store: it is not saved twice.
+    resumed_from: the state of the checkpoint from which training was resumed, if it is in this
+        store: it is not saved twice.
     manifest_entries: called at each save; returns additional entries of the manifest.
-    name: NAME, where it is not the model's.
-    extra: what else to save.
-    saves_inside_epochs: whether a training can resume there; else nothing is saved there.
-    mirror: a copy of the run, to which each checkpoint is uploaded.
+    name: NAME, if it is not the model's.
+    extra: the state beside the weights and the optimizer's.
+    saves_inside_epochs: whether training can resume inside an epoch; otherwise nothing is saved
+        there.
+    mirror: the mirror of the run, to which each checkpoint is uploaded.
     """
 
     store: CheckpointStore
@@ -79,11 +79,11 @@ class StoreCheckpointer(Checkpointer):
             )
         self._last_attempt = time.monotonic()
         self._writing: Optional[tuple[str, Future[None]]] = None  # name, and work
-        # The step and epoch of the newest checkpoint.
+        # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
     def at_start(self, state: TrainState) -> None:
-        """Save step 0, so that the initial weights are the same ones after a stop."""
+        """Save step 0, so that training resumes with the same initial weights."""
         self._save(state)
 
     def after_step(self, state: TrainState) -> None:
@@ -105,9 +105,9 @@ class StoreCheckpointer(Checkpointer):
             self._save(state)
 
     def after_error(self, error: BaseException, state: TrainState) -> None:
-        """Save a breakpoint if one is wanted and no step was interrupted half way.
+        """Save a breakpoint if one is wanted and no step was interrupted halfway.
 
-        Errors of this save and of the previous one are logged, so that they do not hide `error`.
+        Logs errors of this save and of the previous one, so that they do not hide `error`.
         """
         try:
             self._reap_writer(wait=True)
@@ -163,12 +163,12 @@ class StoreCheckpointer(Checkpointer):
                 if self.mirror:
                     self.mirror.changed()
             finally:
-                if future.done():  # else something, such as Ctrl-C, has interrupted the wait
+                if future.done():  # otherwise, Ctrl-C, for example, has interrupted the wait
                     self._writing = None
 
     def _save(self, state: TrainState, name_end: str = "", blocking: bool = True) -> None:
-        """Save, and prune. blocking: until it is written; else a thread writes a large state."""
-        self._reap_writer(wait=True)  # one at a time
+        """Save, and prune. blocking: wait until it is written, even if a thread could write it."""
+        self._reap_writer(wait=True)  # one save at a time
         weights = self.model.state_dict()
         require_finite_weights(
             weights,
@@ -179,8 +179,8 @@ class StoreCheckpointer(Checkpointer):
             self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))
         files = checkpoint_files(self.model, self.optimizer, self.average, self.extra)
         extra_entries = {
-            **manifest_entries(self.model, self.optimizer, self.extra),
             **self.manifest_entries(),
+            **optimizer_entries(self.model, self.optimizer, self.extra),
         }
         name = self._name(state) + name_end
         arguments = (name, files, state, extra_entries)
@@ -234,4 +234,5 @@ class StoreCheckpointer(Checkpointer):
 
 
 def _progress(state: TrainState) -> tuple[int, int]:
+    """Return the step and the epoch, by which two states of a run differ."""
     return state.step, state.epoch

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint: from a model and its optimizer, and back into them."""
+"""Collect the contents of a checkpoint from a model and its optimizer, and load them again."""
 
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -22,7 +22,7 @@ from paddle_mnist.nn.schedule import STATE, schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights, matching_weights
 
 
-def manifest_entries(
+def optimizer_entries(
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
     extra: Optional[ExtraState] = None,
@@ -37,56 +37,46 @@ def manifest_entries(
     }
 
 
-def load_optimizer(
+def _load_optimizer(
     optimizer: paddle.optimizer.Optimizer,
     checkpoint: Checkpoint,
     parameters: Parameters,
-    schedule: bool = True,
+    schedule: bool,
 ) -> None:
     """Load an optimizer's state from a checkpoint, matched by structured parameter names.
 
-    parameters: those that it may have, by these names. schedule: whether to load the learning-rate
-    schedule too; else it stays where it is.
+    parameters: those that the optimizer may have, by these names. schedule: see `load_checkpoint`.
 
-    Changes the weights, so load those afterwards. Raises CheckpointError unless every entry
-    matches: with a diff, or for an optimizer of another class with the names of the two classes.
+    This changes the weights, so load those afterwards. Raises CheckpointError unless every entry
+    matches: with a diff or, for an optimizer of another class, with the names of the two classes.
     """
+    manifest, path = checkpoint.manifest, checkpoint.path.with_suffix(OPTIMIZER)
+    saved_class, own_class = manifest["optimizer"], type(optimizer).__name__
     saved = _saved_state(checkpoint)
     if not schedule:
         saved.pop(STATE, None)
+    with_state, without_state = set[str](), set[str]()
+    if saved_class == own_class:  # of another class, any parameter may have state
+        with_state = {*manifest["optimizer_parameters"]}  # those that have had a gradient
+        without_state = {*manifest["names"]} - with_state
     try:
         load_structured_state(
             optimizer,
             saved,
             parameters,
-            *_parameters_with_and_without_state(checkpoint, optimizer),
-            f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
-            checkpoint.manifest["schedule"] if schedule else {},
+            with_state,
+            without_state,
+            f"{path} does not fit the optimizer",
+            manifest["schedule"] if schedule else {},
             keeps_schedule=not schedule,
         )
-    except CheckpointError as error:  # not for classes of the same entries, as Adam's and AdamW's
-        there, now = checkpoint.manifest["optimizer"], type(optimizer).__name__
-        if there == now:
+    except CheckpointError as error:  # classes with the same entries match, as Adam and AdamW
+        if saved_class == own_class:
             raise
         raise CheckpointError(
-            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {there} there, "
-            f"{now} now, which keeps another state; expected {there}; or start a new run: "
-            f"{WEIGHTS_ALONE}"
+            f"{path}: the optimizers differ: {saved_class} there, {own_class} now, which keeps "
+            f"another state; expected {saved_class}; or start a new run: {WEIGHTS_ALONE}"
         ) from error
-
-
-def _parameters_with_and_without_state(
-    checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer
-) -> tuple[set[str], set[str]]:
-    """Return the structured names of the parameters that had a gradient before the save, or none.
-
-    For the latter an optimizer of the same class has no state; for another class, both are empty.
-    """
-    manifest = checkpoint.manifest
-    if manifest["optimizer"] != type(optimizer).__name__:
-        return set(), set()
-    with_state = {*manifest["optimizer_parameters"]}
-    return with_state, {*manifest["names"]} - with_state
 
 
 def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -121,15 +111,15 @@ def load_checkpoint(
 ) -> None:
     """Load a checkpoint into a model, the moving average of its weights, and its optimizer.
 
-    schedule: whether to load the learning-rate schedule too; else it stays where it is.
-    extra: what else the checkpoint holds. is_own: whether it is of the same training; of
-        another's extra state only what belongs to the optimizer is loaded.
+    schedule: whether to load the learning-rate schedule, too; otherwise it stays as it is.
+    extra: the rest of the state. is_own: whether the checkpoint is of the same run; of another
+        run's extra state, only the part that belongs to the optimizer is loaded.
 
-    Raises CheckpointError unless all match exactly; use none of the objects then, for some may
-    have been loaded.
+    Raises CheckpointError unless everything matches exactly. Do not use the objects after that,
+    since some may have been loaded.
     """
     parameters = extra.parameters if extra else dict(model.named_parameters())
-    load_optimizer(optimizer, checkpoint, parameters, schedule)
+    _load_optimizer(optimizer, checkpoint, parameters, schedule)
     saved = read_extra(checkpoint, extra) if extra else None
     if extra and saved:
         extra.load_optimizers(saved, is_own)

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: reading it, and verifying the files that it names.
 
 A checkpoint consists of `{NAME}_epoch{E}.pdparams` (weights), `.pdopt` (optimizer), `.pdtrain` if
-there is a moving average of the weights, `.pdstate` if the training has state beside these, and
+there is a moving average of the weights, `.pdstate` if training has state beside these, and
 `.json`, the manifest. It exists if its manifest does, the manifest matches its own checksum, and
 each file has the size and SHA-256 listed there.
 """
@@ -19,12 +19,12 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 from paddle_mnist.checkpoint.safe_load import load_from
-from paddle_mnist.checkpoint.statefile import HashedInput
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
+from paddle_mnist.checkpoint.statefile import HashedFile
+from paddle_mnist.errors import CheckpointError
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.train_state import TrainState
 
-FORMAT = 4  # of the manifest; those before are not read
+FORMAT = 4  # of the manifest
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
 EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_state`)
@@ -37,15 +37,11 @@ class DamagedError(CheckpointError):
     """A file that is missing, or is not the one that the manifest lists."""
 
 
-class OutdatedFormatError(CheckpointError):
-    """A manifest of a format that is no longer read: not damaged, so it stays where it is."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A committed checkpoint: the path and the contents of its manifest.
 
-    loaded: the dictionaries in its files, by suffix, where they have been loaded.
+    loaded: the dictionaries in those of its files that have been loaded, by suffix.
     """
 
     path: Path
@@ -89,7 +85,7 @@ class Checkpoint:
 
     @property
     def is_breakpoint(self) -> bool:
-        """Whether it was saved because the training was interrupted."""
+        """Whether it was saved because training was interrupted."""
         return self.name.endswith(BREAKPOINT)
 
     @property
@@ -116,31 +112,30 @@ class Checkpoint:
         return self.name + suffix in self.manifest["files"]
 
     @contextlib.contextmanager
-    def opened(self, suffix: str) -> Iterator[HashedInput]:
-        """Open one of the files, and verify it as it is read: all of it, at the end.
+    def opened(self, suffix: str) -> Iterator[HashedFile]:
+        """Open one of the files; verify all of it at the end of the context.
 
-        Raises DamagedError if its size or SHA-256 differs from the manifest's, also where what was
-        read of it has caused another error; CheckpointError if the manifest does not list it.
+        Raises DamagedError if its size or SHA-256 differs from the manifest's, also in place of an
+        error that its contents have caused; CheckpointError if the manifest does not list it.
         """
         name = self.name + suffix
         expected = self.manifest["files"].get(name)
         if expected is None:
-            raise CheckpointError(
-                f"{self.path}: does not list {name}; expected it to; use another checkpoint"
-            )
+            raise CheckpointError(f"{self.path}: does not list {name}; use another checkpoint")
         path = self.path.with_name(name)
         try:
             with open(path, "rb") as opened:
-                file = HashedInput(opened, os.fstat(opened.fileno()).st_size)
+                file = HashedFile(opened, os.fstat(opened.fileno()).st_size)
                 try:
                     yield file
                 finally:
-                    _require_match(file.fingerprint_of_all(), expected, path, self.path.name)
+                    file.read_to_end()
+                    _require_match(file.entry(), expected, path, self.path.name)
         except OSError as error:
             raise DamagedError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
 
     def load_all(self) -> "Checkpoint":
-        """Return a copy that has all its files loaded, each of which is read once.
+        """Return a copy with all files loaded, each of which is read once.
 
         Raises DamagedError if one is missing or differs, CheckpointError for other contents than
         `paddle.save` writes.
@@ -164,14 +159,6 @@ class Checkpoint:
             with self.opened(Path(name).suffix):
                 pass
 
-    def damage(self) -> Optional[DamagedError]:
-        """Return why it does not verify; None if it does."""
-        try:
-            self.verify()
-        except DamagedError as error:
-            return error
-        return None
-
 
 def _require_match(
     actual: Mapping[str, Any], expected: Mapping[str, Any], path: Path, manifest: str
@@ -185,7 +172,7 @@ def _require_match(
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all entries but the checksum: JSON, no white space, keys sorted."""
+    """Return the SHA-256 of all other entries, as JSON without white space, with sorted keys."""
     entries = {key: value for key, value in manifest.items() if key != CHECKSUM}
     text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -194,8 +181,7 @@ def checksum(manifest: Mapping[str, Any]) -> str:
 def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """Read the manifest at `path` and return its checkpoint; its files are not read.
 
-    Raises CheckpointError for a manifest that is missing, damaged or of an unknown format, and
-    OutdatedFormatError for one of formats 1 to 3.
+    Raises CheckpointError for a manifest that is missing, damaged or of another format.
     """
     path = Path(path)
     try:
@@ -209,7 +195,11 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     """Return the checkpoint of a manifest that was read already. Raises as `read_manifest` does."""
     try:
         manifest = json.loads(data.decode())
-        _require_format(path, manifest["format"])
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path}: format {manifest['format']!r:.40}; this version reads format {FORMAT}; "
+                "use the version of paddle_mnist that wrote it"
+            )
         if manifest.get(CHECKSUM) != checksum(manifest):
             raise CheckpointError(
                 f"{path}: its checksum does not match its entries, so it is damaged or was edited; "
@@ -225,21 +215,6 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     return Checkpoint(path, manifest)
 
 
-def _require_format(path: Path, version: object) -> None:
-    """Raise CheckpointError unless manifests of this format are read."""
-    if version in range(1, FORMAT):
-        raise OutdatedFormatError(
-            f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
-            f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or copy "
-            f"{path.stem}{PARAMS} to another folder and start a new run from it: {WEIGHTS_ALONE}"
-        )
-    if version != FORMAT:
-        raise CheckpointError(
-            f"{path}: format {version!r:.40}; this version reads format {FORMAT}; use the package "
-            "it was written with"
-        )
-
-
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     size: CountOrZero
     sha256: str
@@ -252,7 +227,7 @@ class _RunningSums(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
-    """What `TrainState.as_dict` returns."""
+    """The entries that `TrainState.as_dict` returns."""
 
     epoch: CountOrZero
     position: CountOrZero

@@ -1,12 +1,12 @@
-"""`Mirror`: the side of the process that trains; a mirror is a copy of a run in another place.
+"""`Mirror`: upload a run to another place while it trains, and download it if it is lost.
 
-A process of its own reads and writes the copy (`mirror_copy.main`): the drivers of object stores do
-not all survive the fork of workers, and training must not wait for an upload. That process answers
-one request at a time. After a save, training requests an upload; after each step it looks for an
-answer. A request that fails is repeated, after growing pauses.
+A process of its own reads and writes the copy (`mirror_copy.main`), because not all drivers of
+object stores survive the fork of workers, and because training must not wait for an upload. That
+process answers one request at a time. After a save, training requests an upload; after each step
+it looks for an answer. A request that fails is repeated after growing pauses.
 
-It is one process for all uploads, since importing fsspec and a driver takes 0.6 s of processor
-time, many times what an upload takes.
+One process does all uploads, since importing fsspec and a driver takes 0.6 s of processor time,
+many times as long as an upload.
 """
 
 import contextlib
@@ -17,14 +17,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
 from paddle_mnist.checkpoint.saving import Saving
-from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, StoppedError, listed
+from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, StoppedError
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.environment import for_another_python, require_posix_processes
 from paddle_mnist.system.remote import Failure, local_path
@@ -39,24 +37,25 @@ PROGRAM = (
     "import sys; sys.path = [path for path in sys.path if path]; "
     "from paddle_mnist.checkpoint.mirror_copy import main; main()"
 )
-PROGRESS = "progress"  # comes before an answer, whenever something was read
+PROGRESS = "progress"  # sent before an answer, whenever something was read
 POLL_SECONDS = 0.05
-LONGEST_SILENCE = 60.0  # seconds in which a download that works makes some progress
-SHORT_WAIT = 30.0  # at most, for a mirror without which the training can start
+LONGEST_SILENCE = 60.0  # seconds in which a working download makes some progress
+SHORT_WAIT = 30.0  # seconds to wait for a mirror without which training can start
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts
 
 Request = tuple[Any, ...]  # a method of `MirrorCopy` and its arguments
 
 
 class UnreachableError(CheckpointError):
-    """The mirror has not answered in time, or never will."""
+    """The mirror did not answer in time, or cannot be reached at all."""
 
 
 class Mirror:
     """The copy of a run, and the process that reads and writes it.
 
-    where: a URL or a folder. saving: which checkpoints the copy keeps, and how many seconds to wait
-    for it before and after training. url: (attribute) of the copy.
+    where: a URL or a folder. saving: decides which checkpoints the copy keeps, and how many seconds
+        to wait for it before and after training.
+    url: (attribute) the URL of the copy.
     """
 
     def __init__(self, where: str, run: "RunDirectory", saving: Saving):
@@ -69,10 +68,9 @@ class Mirror:
         self._pause = 0.0  # after the last attempt; 0 unless it failed
         self._next_attempt = -math.inf
         self._last_progress = -math.inf
-        self._has_begun = False  # to upload: before, the copy may be another run's
-        self._is_last = False  # the training has ended, so that the result is uploaded, too
-        self._uploaded: Sequence[Checkpoint] = []  # what the copy has held last
-        self._newest_at_start: Optional[str] = None  # of the copy, by checksum
+        self._has_begun = False  # uploads are allowed: before, the copy may be another run's
+        self._is_last = False  # training has ended, so upload the result, too
+        self._newest_at_start: Optional[str] = None  # the checksum of the copy's newest one
         self._start()
 
     def _start(self) -> None:
@@ -87,21 +85,14 @@ class Mirror:
                 start_new_session=True,  # Ctrl-C is for the training, which then ends this process
             )
         run, stopping = self._run, [int(signum) for signum in signals.stop_signals()]
-        copy = (
-            self.url,
-            run.path.absolute(),
-            run.weights.stem,
-            self._saving,
-            self._newest_at_start,
-        )
-        self._send((os.getpid(), stopping, copy))
+        self._send((os.getpid(), stopping, (self.url, run.path.absolute(), run.name, self._saving)))
 
     def _send(self, message: tuple[Any, ...]) -> None:
         with contextlib.suppress(OSError):  # the process has died, which `_receive` notices
             self._connection.send(message)
 
     def _receive(self, seconds: float) -> Any:
-        """Return the next answer, or None if there is none within some seconds."""
+        """Return the next answer, or None if it does not come within some seconds."""
         try:
             while self._connection.poll(seconds):
                 message = self._connection.recv()
@@ -130,8 +121,8 @@ class Mirror:
     def _attempt(self, seconds: float = 0) -> Any:
         """Send the next request once it is due; return the answer if it comes within some seconds.
 
-        None if it does not, or is a failure, after which the request is repeated. Raises the errors
-        of this package that the other process has raised.
+        Return None if it does not come, or is a failure, after which the request is repeated.
+        Raises the errors of this package that the other process has raised.
         """
         if self._next and not self._sent and time.monotonic() >= self._next_attempt:
             self._sent, self._next = self._next, None
@@ -164,7 +155,7 @@ class Mirror:
     def look(self, is_needed: bool) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step.
 
-        is_needed: whether the training cannot start without it.
+        is_needed: whether training cannot start without it.
         """
         longest = math.inf if is_needed else SHORT_WAIT
         copies = list(self._call(min(self._saving.mirror_timeout, longest), "look"))
@@ -174,7 +165,8 @@ class Mirror:
     def pull(self, newer_than: Optional[Checkpoint]) -> None:
         """Download the newest checkpoint that is intact and newer than another, and the best ones.
 
-        Raises CheckpointError if there are only damaged ones and no other to be newer than.
+        newer_than: the newest checkpoint on the disk, if there is any; without one, raises
+            CheckpointError if all are damaged.
         """
         key = newer_than.sort_key if newer_than else None
         self._call(self._saving.mirror_timeout, "pull", key)
@@ -187,8 +179,8 @@ class Mirror:
         """Call a method of `MirrorCopy` until it succeeds, and return its value.
 
         A large download may take longer than these seconds, as long as it makes progress.
-        Raises UnreachableError without an answer, and the errors of this package that the method
-        raises.
+        Raises UnreachableError if there is no answer, and the errors of this package that the
+        method raises.
         """
         self._next, self._next_attempt = request, -math.inf
         deadline = time.monotonic() + seconds
@@ -209,41 +201,42 @@ class Mirror:
     def changed(self) -> None:
         """Upload what was saved, and delete what was pruned, after the upload that is under way."""
         self._has_begun = True
-        self._next = ("push", self._is_last)
+        self._request_push()
         self.poll()
 
-    def poll(self, seconds: float = 0) -> None:
-        """Take the answer to the last upload, if it is there, and start the next, if one is due.
+    def _request_push(self) -> None:
+        self._next = ("push", self._is_last, self._newest_at_start)
 
-        Raises RunLockedError if the copy has become another process's.
+    def poll(self, seconds: float = 0) -> None:
+        """Take the answer to the last upload, if it is there, and start the next one if it is due.
+
+        Raises RunLockedError if another process has taken the copy over.
         """
-        if (self._next or self._sent) and (answer := self._attempt(seconds)):
-            self._uploaded, is_complete = answer
-            if not is_complete:
-                self._next = ("push", self._is_last)
+        if self._next or self._sent:
+            is_complete = self._attempt(seconds)  # None: not answered yet
+            if is_complete is False:
+                self._request_push()
 
     def finish(self) -> bool:
         """Wait until the copy is complete, but no longer than the mirror's timeout.
 
-        Returns whether it is; what it lacks is logged. Raises RunLockedError as `poll` does;
-        StoppedError for a signal that came meanwhile. If it was not the first that this process has
-        received, the wait ends at once.
+        Returns whether it is, and logs it. Raises RunLockedError as `poll` does, and
+        StoppedError for a signal that came meanwhile. If that was not the first signal that this
+        process has received, the wait ends at once.
         """
         if not self._has_begun:
             return True
         log.info("mirror: completing the copy at %s; a second signal ends this", self.url)
         stopped, begin = signals.received(), time.monotonic()
-        self._is_last = True
-        self._next, self._next_attempt = ("push", self._is_last), begin
+        self._is_last, self._next_attempt = True, begin
+        self._request_push()
         while self._next or self._sent:
             waited = time.monotonic() - begin
             if waited > self._saving.mirror_timeout or signals.repeated(begin):
                 log.warning(
-                    "mirror: %s is not complete after %g seconds, and lacks %s; run again to "
-                    "complete it",
+                    "mirror: %s is not complete after %g seconds; run again to complete it",
                     self.url,
                     round(min(self._saving.mirror_timeout, waited), 1),
-                    listed(self._lacking()) or "the newest files",
                 )
                 break
             heartbeat.beat()
@@ -253,24 +246,6 @@ class Mirror:
         if came := signals.repeated(begin) or (None if stopped else signals.received()):
             raise StoppedError(came)
         return not (self._next or self._sent)
-
-    def _lacking(self) -> list[str]:
-        """Return the names of the checkpoints that are still to be uploaded."""
-        local = self._run.checkpoints.all()
-        return [one.name for one in checkpoints_to_upload(local, self._uploaded, self._saving)]
-
-
-def checkpoints_to_upload(
-    local: Sequence[Checkpoint], copies: Sequence[Checkpoint], saving: Saving
-) -> list[Checkpoint]:
-    """Return the checkpoints on the disk that the copy lacks, oldest first.
-
-    Those are the newest, and those that a rule other than `keep_last` keeps.
-    """
-    there = {one.manifest[CHECKSUM] for one in copies}
-    known = {one.name: one for one in [*copies, *local]}.values()
-    kept = replace(saving, keep_last=1).kept(known)
-    return [one for one in local if one.manifest[CHECKSUM] not in there and one.name in kept]
 
 
 def check_mirror(saving: Saving, output: str) -> None:

@@ -1,21 +1,23 @@
 """`MirrorCopy`: the copy of a run under a URL, and the process that reads and writes it.
 
-The copy has the files of the run directory, under the same names. There is no list of what waits to
-be uploaded: that is the difference between both folders, so that nothing is lost with a process.
-The order is that of the disk: the manifest of a checkpoint comes last.
+The copy has the files of the run directory, under the same names. Nothing lists the files that are
+still to be uploaded: they are the difference between both folders, so a process that dies loses
+nothing. As on the disk, the manifest of a checkpoint is written last.
 
-The first file of a copy is its mark, by which it is recognized. Among `checkpoints`, only files
-with the names of checkpoints are ever deleted.
+The first file of a copy is its mark, by which it is recognized. In `checkpoints`, only files with
+the names of checkpoints are ever deleted.
 """
 
 import contextlib
 import hashlib
 import json
 import logging
+import operator
 import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Optional
@@ -26,7 +28,7 @@ from paddle_mnist.checkpoint.manifest import (
     parse_manifest,
     read_manifest,
 )
-from paddle_mnist.checkpoint.mirror import PROGRESS, UnreachableError, checkpoints_to_upload
+from paddle_mnist.checkpoint.mirror import PROGRESS, UnreachableError
 from paddle_mnist.checkpoint.run import MIRROR_LOCK, RunDirectory
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import (
@@ -50,6 +52,8 @@ MARK = ".copy"
 OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+)?(?:_breakpoint)?)\.(?:json|pd\w+)(?:\.part)?")
 MOST_BYTES = 2**32  # of the metrics, the log or a manifest
 
+_by_step = operator.attrgetter("sort_key")
+
 
 class MirrorCopy:
     """The copy of a run under a URL.
@@ -57,31 +61,28 @@ class MirrorCopy:
     Its methods raise what drivers raise, and RunLockedError if another process has written there.
     """
 
-    def __init__(
-        self, url: str, run: Path, name: str, saving: Saving, newest_at_start: Optional[str] = None
-    ):
+    def __init__(self, url: str, run: Path, name: str, saving: Saving):
         self.remote = RemoteFolder(url)
         self.run = RunDirectory(run, name)
         self.saving = saving
-        self._newest_at_start = newest_at_start  # of the copy, by checksum
         self._manifests: dict[tuple[str, int], Checkpoint] = {}  # those read, by name and size
         self._damaged: set[str] = set()  # the names of checkpoints whose manifests cannot be read
         self._files: set[str] = set()  # all names in `checkpoints`
         self._is_marked = False
-        self._skipped: set[str] = set()  # checkpoints of the run that are damaged, by checksum
-        self._written: dict[str, str] = {}  # SHA-256 of the small files
+        self._skipped: set[str] = set()  # the checksums of damaged checkpoints of the run
+        self._written: dict[str, str] = {}  # the SHA-256 of the small files, by name
 
-    def _read(self) -> list[Checkpoint]:
+    def look(self) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step, with the paths that they have in the run.
 
-        Of manifests that were read before, only the newest is read again: another process may have
-        uploaded one of the same name and size. Damaged ones are logged.
+        Of the manifests that were read before, only the newest is read again: another process may
+        have uploaded one of the same name and size. Logs damaged ones.
         """
         self._require_mark()
         sizes = self.remote.sizes(CHECKPOINTS)
         known, self._manifests = self._manifests, {}
         self._damaged, self._files = set(), {*sizes}
-        newest = max(known.values(), key=lambda one: one.sort_key, default=None)
+        newest = max(known.values(), key=_by_step, default=None)
         for name, size in sizes.items():
             if not (OWN_NAME.fullmatch(name) and name.endswith(".json")) or name.startswith("."):
                 continue
@@ -96,7 +97,7 @@ class MirrorCopy:
                 self._warn_of_damage(name, error)
             except FileNotFoundError:  # another process has deleted it
                 self._files.remove(name)
-        return sorted(self._manifests.values(), key=lambda one: one.sort_key)
+        return sorted(self._manifests.values(), key=_by_step)
 
     def _warn_of_damage(self, name: str, reason: object) -> None:
         where = f"{self.remote.url}/{CHECKPOINTS}/{name}"
@@ -121,23 +122,20 @@ class MirrorCopy:
 
     # At the start of training
 
-    def look(self) -> list[Checkpoint]:
-        """Return the checkpoints of the copy, by step."""
-        copies = self._read()
-        self._newest_at_start = _checksum(copies[-1]) if copies else None
-        return copies
-
     def pull(self, newer_than: Optional[tuple[int, int]]) -> bool:
         """Download the newest checkpoint that is intact, and the best ones, which are kept.
 
-        Returns whether there was one. Raises CheckpointError if all are damaged, and there are none
-        on the disk to be newer than.
+        newer_than: the `sort_key` of the newest checkpoint on the disk, if there is any; older ones
+            are not downloaded.
+        Returns whether there was one. Raises CheckpointError if all are damaged and there is none
+        on the disk.
         """
-        copies = self._read()
-        newer = [one for one in copies if not newer_than or one.sort_key > newer_than]
-        for newest in reversed(newer):
+        copies = self.look()
+        for newest in reversed(copies):
+            if newer_than and newest.sort_key <= newer_than:
+                break
             if self._download(newest, with_log=newer_than is None):
-                before = [one for one in copies if one.sort_key <= newest.sort_key]
+                before = copies[: copies.index(newest) + 1]
                 for best in best_first(before)[: self.saving.keep_best]:
                     if not best.path.exists():
                         self._download(best)
@@ -184,7 +182,10 @@ class MirrorCopy:
                     file.write(earlier + now)
 
     def require_empty(self) -> bool:
-        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own."""
+        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own.
+
+        Returns True, since None is no answer yet.
+        """
         self._require_mark()
         if names := sorted(self.remote.sizes(CHECKPOINTS)):
             raise ConfigError(
@@ -195,29 +196,49 @@ class MirrorCopy:
 
     # During training
 
-    def push(self, is_last: bool) -> tuple[list[Checkpoint], bool]:
-        """Upload the checkpoint that is next, and delete those that the run does not keep.
+    def push(self, is_last: bool, newest_at_start: Optional[str]) -> bool:
+        """Upload the next checkpoint, and delete those that the run does not keep.
 
         is_last: after the last checkpoint, upload the result and the final weights, if there are
             any.
-        Returns the checkpoints of the copy, and whether none waits any more.
+        newest_at_start: see `_look_while_training`, which raises.
+        Returns whether the copy is complete.
         """
-        copies = self._read()
-        local = [one for one in self.run.checkpoints.all() if _checksum(one) not in self._skipped]
-        self._require_own(copies, local)
+        local = [own for own in self.run.checkpoints.all() if _checksum(own) not in self._skipped]
+        copies = self._look_while_training(local, newest_at_start)
         waiting = checkpoints_to_upload(local, copies, self.saving)
         if waiting:
-            newest = max([*copies, *waiting], key=lambda one: one.sort_key)
-            # The best, with which the newest may end the run, then the newest, then the next.
-            chosen = max(
-                waiting, key=lambda one: (one.is_best_of(newest), one is newest, one.sort_key)
-            )
+            newest = max([*copies, *waiting], key=_by_step)
+            # The best first, since a run may end with it, then the newest of the others.
+            chosen = max(waiting, key=lambda own: (own.is_best_of(newest), own.sort_key))
             if self._upload_data(chosen):
-                copies = self._upload_manifest(chosen, local)
+                copies = self._look_while_training(local, newest_at_start)
+                self._upload_manifest(chosen, copies)
         is_complete = len(waiting) <= 1
         if is_last and is_complete:
             self._write_small_files(with_weights=self.run.result.exists())
-        return copies, is_complete
+        return is_complete
+
+    def _look_while_training(
+        self, local: Sequence[Checkpoint], newest_at_start: Optional[str]
+    ) -> list[Checkpoint]:
+        """Return the checkpoints of the copy; raise RunLockedError if another process writes there.
+
+        Then its newest checkpoint is another than at the start, is not on the disk, and is not
+        older than one of the same run there.
+
+        local: the checkpoints on the disk. newest_at_start: the checksum of the copy's newest one.
+        """
+        copies = self.look()
+        known = {newest_at_start, *map(_checksum, local)}
+        if copies and _checksum(newest := copies[-1]) not in known:
+            later = [own for own in local if own.sort_key > newest.sort_key]
+            if newest.manifest.get("run_id") not in [own.manifest.get("run_id") for own in later]:
+                raise RunLockedError(
+                    f"{self.remote.url}: holds {newest.name}, which another process uploaded; stop "
+                    "one of the two, or give each its own mirror"
+                )
+        return copies
 
     def _upload_data(self, checkpoint: Checkpoint) -> bool:
         """Upload all but the manifest; return False if the checkpoint is deleted, or damaged."""
@@ -237,23 +258,17 @@ class MirrorCopy:
             self.remote.write(f"{CHECKPOINTS}/{name}", data)
         return True
 
-    def _upload_manifest(
-        self, checkpoint: Checkpoint, local: Sequence[Checkpoint]
-    ) -> list[Checkpoint]:
-        """Upload a manifest, and prune the copy; return its checkpoints. local: of the run."""
-        copies = self._read()
-        self._require_own(copies, local)
+    def _upload_manifest(self, checkpoint: Checkpoint, copies: Sequence[Checkpoint]) -> None:
+        """Upload a manifest, and prune the copy. copies: its checkpoints before."""
         self.remote.write(f"{CHECKPOINTS}/{checkpoint.path.name}", _encoded(checkpoint))
-        copies = [one for one in copies if one.name != checkpoint.name] + [checkpoint]
-        copies.sort(key=lambda one: one.sort_key)
+        copies = [*(copy for copy in copies if copy.name != checkpoint.name), checkpoint]
         names = self.saving.kept(copies)
-        kept = [one for one in copies if one.name in names]
-        listed_files = {name for one in kept for name in (one.path.name, *one.manifest["files"])}
-        for name in sorted(self._files - listed_files, key=_manifests_first):
+        kept = [copy for copy in copies if copy.name in names]
+        kept_files = {name for copy in kept for name in (copy.path.name, *copy.manifest["files"])}
+        for name in sorted(self._files - kept_files, key=_manifests_first):
             own = OWN_NAME.fullmatch(name)
-            if own and own[1] not in self._damaged:  # pruned, or of an upload that was killed
+            if own and own[1] not in self._damaged:  # pruned, or left by a killed upload
                 self.remote.remove(f"{CHECKPOINTS}/{name}")
-        return kept
 
     def _write_small_files(self, with_weights: bool = False) -> None:
         """Upload the files beside the checkpoints, the result last."""
@@ -270,37 +285,32 @@ class MirrorCopy:
                     self.remote.write(path.name, data)
                 self._written[path.name] = digest
 
-    def _require_own(self, copies: Sequence[Checkpoint], local: Sequence[Checkpoint]) -> None:
-        """Raise RunLockedError if another process has uploaded the newest checkpoint of the copy.
 
-        That is one that was not there at the start, nor is on the disk, nor is older than the
-        newest of the same run on the disk. local: those on the disk.
-        """
-        own = {self._newest_at_start, *map(_checksum, local)}
-        for one in copies[-1:]:
-            run, key = one.manifest.get("run_id"), one.sort_key
-            is_older = any(
-                run == mine.manifest.get("run_id") and key < mine.sort_key for mine in local
-            )
-            if _checksum(one) not in own and not is_older:
-                raise RunLockedError(
-                    f"{self.remote.url}: holds {one.name}, which another process uploaded; stop "
-                    "one of both, or give each a mirror of its own"
-                )
+def checkpoints_to_upload(
+    local: Sequence[Checkpoint], copies: Sequence[Checkpoint], saving: Saving
+) -> list[Checkpoint]:
+    """Return the checkpoints on the disk that the copy lacks, oldest first.
+
+    Those are the newest, and those that a rule other than `keep_last` keeps.
+    """
+    uploaded = set(map(_checksum, copies))
+    by_name = {checkpoint.name: checkpoint for checkpoint in [*copies, *local]}
+    kept = replace(saving, keep_last=1).kept(by_name.values())
+    return [own for own in local if _checksum(own) not in uploaded and own.name in kept]
 
 
 def _checksum(checkpoint: Checkpoint) -> str:
-    """Return what tells a checkpoint from all others, also from those of its name."""
+    """Return the identity of a checkpoint, which others of its name do not share."""
     return str(checkpoint.manifest[CHECKSUM])
 
 
 def _manifests_first(name: str) -> bool:
-    """Sort the names of files to delete: without a manifest, the rest is no checkpoint."""
+    """Sort the names of files to delete: files without a manifest are not a checkpoint."""
     return not name.endswith(".json")
 
 
 def _wrong_file(checkpoint: Checkpoint, contents: Mapping[str, bytes]) -> Optional[str]:
-    """Return the name of a file that is missing, or not the one that the manifest lists."""
+    """Return the name of a file that is missing or differs from the manifest; None if all match."""
     for name, entry in checkpoint.manifest["files"].items():
         if hashlib.sha256(contents.get(name, b"")).hexdigest() != entry["sha256"]:
             return str(name)
@@ -308,7 +318,7 @@ def _wrong_file(checkpoint: Checkpoint, contents: Mapping[str, bytes]) -> Option
 
 
 def _is_there(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint is still on the disk, and not another of its name."""
+    """Return whether a checkpoint is still on the disk, and was not replaced by another."""
     try:
         return _checksum(read_manifest(checkpoint.path)) == _checksum(checkpoint)
     except CheckpointError:
@@ -323,7 +333,7 @@ def _encoded(checkpoint: Checkpoint) -> bytes:
 
 
 class _ToTraining(logging.Handler):
-    """Sends what is logged to the training, which logs it."""
+    """Sends log records to the training process, which logs them."""
 
     def __init__(self, connection: Connection):
         super().__init__()
@@ -335,14 +345,14 @@ class _ToTraining(logging.Handler):
 
 
 def main() -> None:
-    """Answer the requests of the training that started this process, until it ends.
+    """Answer the requests of the training process until it ends.
 
-    The argument is the descriptor of the connection.
+    The command line has the descriptor of the connection to it.
     """
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         parent, stopping, arguments = connection.recv()
-        for signum in stopping:  # the training says when to end
+        for signum in stopping:  # the training process decides when this one ends
             signal.signal(signum, signal.SIG_IGN)
         heartbeat.die_with(parent)  # its forked workers may hold the connection longer
         log.addHandler(_ToTraining(connection))
@@ -355,8 +365,8 @@ def main() -> None:
 
 
 def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Any:
-    """Return what a method returns, an error of this package, or a failure, to be repeated."""
-    is_upload = method == "push"  # which is repeated, whatever has failed
+    """Return the value of a method, an error of this package, or a failure, to be repeated."""
+    is_upload = method == "push"  # repeated after any failure
     try:
         return getattr(copy, method)(*arguments)
     except RunLockedError as error:

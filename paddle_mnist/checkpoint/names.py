@@ -1,4 +1,4 @@
-"""Names of checkpoints and weights: how they are made, and what the names that users give mean."""
+"""Name checkpoints, and find the run, the checkpoint or the weights that a name stands for."""
 
 import contextlib
 import difflib
@@ -43,7 +43,7 @@ Name = Union[str, Path]
 
 
 def name_of_checkpoint(name: str, state: TrainState) -> str:
-    """Return the name of the checkpoint of a state: after an epoch, or inside one. name: NAME."""
+    """Return the name of a state's checkpoint: after an epoch, or inside one. name: its prefix."""
     is_after_epoch = state.step and not state.position
     end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
     return f"{name}_{end}"
@@ -58,8 +58,8 @@ def checkpoint_name(model: Any) -> str:
 
 
 def usable_name(name: object) -> str:
-    """Return a prefix of checkpoint names. Raises ConfigError unless file names can begin so."""
-    with contextlib.suppress(UnicodeEncodeError):  # no Unicode
+    """Return a prefix of checkpoint names. Raises ConfigError unless file names can have it."""
+    with contextlib.suppress(UnicodeEncodeError):  # not valid Unicode
         if (
             isinstance(name, str)
             and os.path.basename(name) == name
@@ -69,8 +69,8 @@ def usable_name(name: object) -> str:
         ):
             return name
     raise ConfigError(
-        f"name is {name!r}; expected the first part of a file's name: without a slash, not "
-        f"beginning with a dot, and of at most {MAX_NAME_BYTES} bytes"
+        f"name is {name!r}; expected the first part of a file name: without a slash or a dot at "
+        f"its beginning, and at most {MAX_NAME_BYTES} bytes long"
     )
 
 
@@ -108,12 +108,12 @@ def newest_run() -> Optional[RunDirectory]:
 
 
 def exists(name: str) -> bool:
-    """Return whether a path is there, or the checkpoint that it is the stem of."""
+    """Return whether a path exists, or is the stem of a checkpoint that does."""
     return os.path.exists(name) or os.path.exists(_manifest_path(name))
 
 
 def find_run(name: Optional[Name] = None) -> RunDirectory:
-    """Return the run that a name stands for or belongs to, for what shows runs.
+    """Return the run that a name stands for or belongs to, for commands that show runs.
 
     name: a run directory; one of its checkpoints or files, or the folder of its checkpoints;
         "latest" or "best", for the newest run in work/output, which is also the default. Any other
@@ -130,7 +130,7 @@ def find_run(name: Optional[Name] = None) -> RunDirectory:
 
 
 def find_checkpoint(name: Name, run: RunDirectory) -> Checkpoint:
-    """Return the checkpoint that a name or a path stands for, to resume from it.
+    """Return the checkpoint that a name or a path stands for, in order to resume from it.
 
     name: "latest" or "best", or the name of a checkpoint, of `run`; the path of a checkpoint, with
         any suffix or none; or the path of another run, for its newest checkpoint.
@@ -143,7 +143,7 @@ def find_checkpoint(name: Name, run: RunDirectory) -> Checkpoint:
 
 
 def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> SavedWeights:
-    """Return the weights that a name or a path stands for; whatever reads weights finds them here.
+    """Return the weights that a name or a path stands for, for all code that reads weights.
 
     name: the path of a run directory, for the weights with which the run ended, or those of its
         newest checkpoint while it is unfinished (which is logged); "latest" or "best", for that
@@ -175,8 +175,8 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     if _is_of_exported(file):
         raise CheckpointError(
             f"{path}: a file of an exported model, from which no weights are read; infer, demo and "
-            "DigitPredictor take the folder that export wrote; what paddle.jit.save wrote, "
-            "paddle.jit.load reads"
+            "DigitPredictor take the folder that export wrote; paddle.jit.load reads the files of "
+            "paddle.jit.save"
         )
     is_bare = file.suffix not in NO_WEIGHTS and not os.path.exists(_manifest_path(path))
     if is_bare and os.path.isfile(path):
@@ -187,19 +187,19 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
 def _local(name: Name) -> str:
     """Return the path of a run or of something in it, with `~` expanded.
 
-    Raises CheckpointError for weights of no run, and for the URL of a mirror, from which only a
-    training reads.
+    Raises CheckpointError for weights of no run, and for the URL of a mirror, which only training
+    reads.
     """
     if str(name) in PACKAGED:
         raise CheckpointError(
-            f"{name}: holds weights alone; expected a run, or a checkpoint of one; {WEIGHTS_ALONE}"
+            f"{name}: holds only weights; expected a run, or a checkpoint of one; {WEIGHTS_ALONE}"
         )
     if "://" in str(name):
         url = without_credentials(str(name))
         raise CheckpointError(
             f"{url}: is a URL; expected a path on this machine; to bring a run back from its "
-            "mirror, train as it was trained, with this mirror: what is there is not trained "
-            "again; to list or verify a mirror, give its folder, or download it first"
+            "mirror, start its training again with this mirror, which repeats no step that is "
+            "saved there; to list or verify a mirror, give its folder, or download it first"
         )
     return os.path.expanduser(name)
 
@@ -214,7 +214,7 @@ def _default_run() -> RunDirectory:
 
 
 def _path_of(name: str, run: Optional[RunDirectory]) -> str:
-    """Return the path that a name means: of a checkpoint or a file of `run`, or itself."""
+    """Return the path that a name stands for: of a checkpoint or a file of `run`, or itself."""
     inside = [str(folder / name) for folder in (run.checkpoints.folder, run.path)] if run else []
     for path in (*inside, name):
         if name and exists(path):
@@ -223,12 +223,12 @@ def _path_of(name: str, run: Optional[RunDirectory]) -> str:
 
 
 def _require_inside(run: RunDirectory, name: str) -> None:
-    """Raise ConfigError for the path of something that is not of the run."""
+    """Raise ConfigError for a path that does not belong to the run."""
     path, top = Path(name).resolve(), run.path.resolve()
     if path != top and path.parent not in (top, run.checkpoints.folder.resolve()):
         raise ConfigError(
-            f"{name} is not of the run {run.path}; expected one of them, or that run and the name "
-            f"of one of its checkpoints: {', '.join(CHECKPOINT_WORDS)}, or as its files are called"
+            f"{name} does not belong to the run {run.path}; expected one of them, or that run and "
+            f"one of its checkpoints: {', '.join(CHECKPOINT_WORDS)}, or a name of its files"
         )
 
 
@@ -252,9 +252,9 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
     """Return the weights with which a run ended, or its newest ones while it is unfinished.
 
     They are read from a checkpoint, whose checksum is known, or from the file of the final weights
-    if that checkpoint is gone.
+    if that checkpoint is missing or damaged.
     """
-    # A training that continues a finished run deletes its result first.
+    # Training that continues a finished run deletes its result first.
     final_name = run.read_result().get("checkpoint")
     if not final_name:
         newest = run.checkpoints.newest()
@@ -262,7 +262,7 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             log.info("%s is not finished; its newest checkpoint is %s", run.path, newest.name)
             return _of_checkpoint(newest)
     for checkpoint in run.checkpoints.all():
-        # An epoch's end has the second name if the training was interrupted right there.
+        # The end of an epoch has the second name if training was interrupted right there.
         if checkpoint.name in (final_name, f"{final_name}{BREAKPOINT}"):
             try:
                 return _of_checkpoint(checkpoint)
@@ -306,7 +306,7 @@ def _manifest_path(name: str) -> Path:
 
 
 def _nothing_at(name: str) -> CheckpointError:
-    """Return the error for a path without weights, with the nearest name that has some."""
+    """Return the error for a path without weights, with the nearest name of some."""
     path = Path(name)
     known = {word: word for word in WORDS}
     for pattern in ("*.json", f"*{PARAMS}"):
@@ -319,7 +319,7 @@ def _nothing_at(name: str) -> CheckpointError:
 
 
 def _why_nothing(path: Path) -> str:
-    """Return why no weights are read at a path."""
+    """Return the reason why no weights can be read at a path."""
     try:
         path.stat()
     except (OSError, ValueError) as error:

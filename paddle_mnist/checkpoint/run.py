@@ -36,14 +36,14 @@ DEFAULT_OUTPUT = f"{RUNS}/default"
 TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 MIRROR_LOCK = ".mirror.lock"  # held by the process that uploads
-FIT = "paddle_mnist.fit"  # the function that trains any net
+FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 
 
 class RunDirectory:
     """The directory of a run. Creating the object does not touch the disk.
 
-    path: the directory. name: the model's, after which the final weights are called; by default
-        the one that is found in the directory.
+    path: the directory. name: the name of the model and of its final weights; by default the one
+        that is found in the directory.
     Raises ConfigError for a path whose `~user` does not exist.
     """
 
@@ -62,13 +62,14 @@ class RunDirectory:
         self.checkpoints = CheckpointStore(
             self.path / "checkpoints", require_ownership=self._require_ownership
         )
+        self.context: dict[str, Any] = {}  # entries of the manifests: config, versions, ...
         self.mirror: Optional[Mirror] = None
         self._lock: Optional[FolderLock] = None
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name of the model, with which the names of its checkpoints begin."""
+        """The name of the model, and the prefix of its checkpoints' names."""
         return self._name or self._recorded_name()
 
     @property
@@ -77,21 +78,20 @@ class RunDirectory:
         return self.path / f"{self.name}{PARAMS}"
 
     def _recorded_name(self) -> str:
-        """Return the name of the model that was trained here, from its weights and checkpoints."""
+        """Return the name of the model that was trained here, from its checkpoints or weights."""
+        manifests = sorted(self.checkpoints.folder.glob("*_epoch*.json"))
+        if manifests:
+            return manifests[0].stem.rpartition("_epoch")[0]
         names = sorted(
             path.stem
             for path in self.path.glob(f"*{PARAMS}")
             if not path.with_suffix(".json").exists()  # a checkpoint's
         )
-        checkpoints = [path.stem for path in self.checkpoints.folder.glob("*_epoch*.json")]
-        for name in names:
-            if any(stem.startswith(f"{name}_epoch") for stem in checkpoints):
-                return name
         is_unambiguous = len(names) == 1 or (names and self.config.exists())
         return names[0] if is_unambiguous else "model"
 
     def read_config(self) -> dict[str, Any]:
-        """Return what `config.yaml` holds, whatever trained the run; {} if there is none.
+        """Return the contents of `config.yaml`, whatever trained the run; {} if there is none.
 
         Raises ConfigError if it is damaged.
         """
@@ -99,11 +99,11 @@ class RunDirectory:
 
     @property
     def is_of_fit(self) -> bool:
-        """Return whether `fit` trained a net of the caller's, which only its function builds."""
+        """Whether `fit` trained a net that only the code of its caller can build."""
         return self.read_config().get(TRAINED_WITH) == FIT
 
     def read_result(self) -> dict[str, Any]:
-        """Return what `result.json` holds; {} if it is not there, or damaged, which is logged."""
+        """Return the contents of `result.json`; {} if it is missing or, with a warning, damaged."""
         try:
             return dict(json.loads(self.result.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -121,12 +121,12 @@ class RunDirectory:
         saving: Saving = KEEP_EPOCHS,
         earlier: Iterable[logging.LogRecord] = (),
     ) -> Iterator["RunDirectory"]:
-        """Lock the directory, created if need be, and copy the log to `train.log`.
+        """Create the directory if it is missing, lock it, and copy the log to `train.log`.
 
-        fresh: first move the present contents aside, to `<name>.1` or the next free number.
-        earlier: records that were logged before, to be copied to `train.log` too.
+        fresh: first move the current contents aside, to `<name>.1` or the next free number.
+        earlier: records that were logged before, to be copied to `train.log`, too.
         Raises RunLockedError if another process holds the lock, OutputError if the directory
-        cannot be written, ConfigError for a fresh run with a mirror that has checkpoints.
+        cannot be written, and ConfigError for a fresh run with a mirror that has checkpoints.
         """
         if fresh:
             with self._locked(saving):
@@ -159,10 +159,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def mirrored(self, saving: Saving) -> Iterator[None]:
-        """Keep a copy elsewhere, if `saving` asks for one, and complete it at the end.
+        """Keep the mirror up to date, if `saving` has one, and complete it at the end.
 
-        Once another process has the run or its copy, nothing more is uploaded. Raises OutputError
-        if a run that has not failed otherwise leaves an incomplete copy.
+        Once another process has taken over the run or its mirror, nothing more is uploaded. Raises
+        OutputError if the run succeeds but leaves its mirror incomplete.
         """
         if not saving.mirror:
             yield
@@ -193,12 +193,12 @@ class RunDirectory:
             yield lock
 
     def _is_empty(self) -> bool:
-        """Return whether no training has started here; a refused one may have left its log."""
+        """Return whether no training has started here; one that was refused may have left a log."""
         others = (LOCK, RECORD, MIRROR_LOCK, self.log.name)
         return all(path.name in others for path in self.path.iterdir())
 
     def _require_movable(self) -> None:
-        """Raise ConfigError for a directory that is not moved aside."""
+        """Raise ConfigError for a directory that cannot or must not be moved aside."""
         if self._is_empty():
             return
         if not (self.config.exists() or self.checkpoints.all()):
@@ -208,8 +208,8 @@ class RunDirectory:
             )
         if Path.cwd().is_relative_to(self.path.resolve()):
             raise ConfigError(
-                f"{self.path}: is the current folder, which cannot be moved aside, as "
-                "fresh asks; expected another current folder"
+                f"{self.path}: is the current folder, which fresh cannot move aside; change to "
+                "another folder"
             )
 
     def _move_aside(self) -> None:
@@ -226,7 +226,7 @@ class RunDirectory:
         self._repeat_links(aside)
 
     def _repeat_links(self, former: Path) -> None:
-        """Make links of folders that were links in a former run, to new folders beside its own."""
+        """Link folders that were links in a former run to new folders, beside the former ones."""
         for folder in (self.checkpoints.folder, self.visualdl, self.figures, self.profile):
             link = former / folder.name
             if link.is_symlink():
@@ -238,11 +238,11 @@ class RunDirectory:
                 log.info("%s links to %s now", folder, target)
 
     def elsewhere(self) -> str:
-        """Return the options to change for another run, for messages."""
+        """Return, for messages, the options to change for another run."""
         return _elsewhere(self.mirror is not None)
 
     def to_start_over(self) -> list[str]:
-        """Return the ways to start over, for messages; a mirror that holds a run refuses fresh."""
+        """Return, for messages, the ways to start over; a mirror that holds a run refuses fresh."""
         if self.mirror:
             return [f"choose {self.elsewhere()} to start over"]
         return ["set fresh to start over (moves it aside)", f"choose {self.elsewhere()}"]
@@ -255,7 +255,7 @@ class RunDirectory:
     def write_config(self, config: str) -> None:
         """Write `config.yaml`, and delete the result of an earlier end of this run.
 
-        config: the YAML. The result of a run that continues was of fewer epochs.
+        config: the YAML. A run that continues had its earlier result after fewer epochs.
         """
         remove(self.result)
         write_atomically(self.config, config.encode())
@@ -280,11 +280,11 @@ class RunDirectory:
         return self._history
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return what a manifest records of the run's other files, after `open_history`."""
-        return {METRICS_LINES: self._history.lines}
+        """Return the entries of a manifest about the run, after `open_history`."""
+        return {**self.context, METRICS_LINES: self._history.lines}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json`, once the weights are on the disk to stay. Raises OutputError."""
+        """Write `result.json`, after forcing the weights to the disk. Raises OutputError."""
         self._require_ownership()
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)
@@ -299,17 +299,17 @@ class RunDirectory:
 
 
 def _elsewhere(is_mirrored: bool) -> str:
-    """Return the options to change for another run; with the same mirror it would resume there."""
+    """Return the options to change for another run; one with the same mirror would resume."""
     return "another output and another mirror" if is_mirrored else "another output"
 
 
 def _free_name(path: Path) -> Path:
-    """Return the path with the first number, from 1, that does not exist yet."""
+    """Return the path with the first number, from 1, that names nothing yet."""
     return first_free(path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
 
 
 class _LogFile(logging.Handler):
-    """Writes `train.log`. Lines that a full disk does not take are written later."""
+    """Writes `train.log`. Lines for which a full disk has no room are written later."""
 
     def __init__(self, path: Path):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reads what `paddle.save` writes without running any code from the file.
+"""Read files that `paddle.save` wrote, without running any code from them.
 
 A `.pdparams` or `.pdopt` is a pickle, and a pickle is a program: `pickle.load`, and so
 `paddle.load`, call any function that a file names. The unpickler here has only the opcodes that

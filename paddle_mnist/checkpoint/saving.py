@@ -29,10 +29,10 @@ class Saving(Options):
 
     A checkpoint is due as soon as any trigger fires:
 
-    every_epochs: after every N-th epoch; 0 or None: after none for this reason.
+    every_epochs: after every N-th epoch; 0 or None turns it off.
     every_steps: after every N-th step since the run began.
-    every_seconds: after the first step that ends N seconds or more after the last save, by default
-        ten minutes, which is the most that `kill -9` then costs. None turns it off. The default has
+    every_seconds: after the first step that ends N seconds or more after the last save; None turns
+        it off. By default, `kill -9` costs at most about ten minutes of training. The default has
         no effect on data that can resume only from the end of an epoch.
     on_exception: when an exception ends the training.
     at_start: before the first step, so that the initial weights are safe as well.
@@ -40,25 +40,25 @@ class Saving(Options):
     rehearse: whether a new run rehearses a resume before its first step. Without it, `fit` neither
         finds nor refuses state beside the weights that a resume would lose; `state` is saved.
 
-    A training that ends, or is stopped by a signal, always saves. A checkpoint is kept if any rule
-    keeps it; the newest always is:
+    When training ends or is stopped by a signal, it always saves. A checkpoint is kept if any rule
+    keeps it; the newest is always kept:
 
     keep_last: the newest N of all.
     keep_best: the N with the best values of `monitor`, of equals the earlier ones; True is 1, and
         False is 0. Where an evaluation is among the N best so far, a checkpoint is always saved.
     keep_epochs: the end of every epoch.
     keep_every_minutes: the newest of each span of N minutes.
-    keep_breakpoints: every checkpoint that was saved because the training was interrupted.
+    keep_breakpoints: every checkpoint that was saved because training was interrupted.
 
-    break_lock_after: seconds without a sign of life after which the lock of a training on another
-        machine is broken; by default it never is.
-    stop_signals: further signals that stop a training after it has saved, as SIGTERM, SIGINT,
+    break_lock_after: seconds without a sign of life after which another machine's lock on the run
+        directory is broken; by default it never is.
+    stop_signals: additional signals that stop training after it has saved, as SIGTERM, SIGINT,
         SIGUSR1, SIGHUP and SIGXCPU do.
 
-    A copy elsewhere, from which a run resumes whose directory is lost:
+    A run whose directory is lost resumes from its mirror:
 
     mirror: the URL of a folder for fsspec, such as s3://bucket/runs/1, or a folder on another disk.
-    mirror_timeout: how many seconds a training waits for it before it starts, and at its end.
+    mirror_timeout: how many seconds to wait for the mirror before training and at its end.
     """
 
     heading = "saving"
@@ -94,21 +94,21 @@ class Saving(Options):
     )
     stop_signals: tuple[str, ...] = option(
         (),
-        "more signals that stop a training after it has saved, as SIGTERM does: USR2,SIGPWR",
+        "more signals that stop training after it has saved, as SIGTERM does: USR2,SIGPWR",
         parse=signals.parse_names,
     )
     mirror: Optional[PathStr] = option(
         None, "URL of a copy of the run: s3://, sftp://, ..., or a folder on another disk"
     )
     mirror_timeout: Positive = option(
-        600.0, "seconds to wait for the mirror before a training starts and at its end"
+        600.0, "seconds to wait for the mirror before training starts and at its end"
     )
 
     def check(self) -> None:
         if self.mirror:
             try:
                 check_url(self.mirror)
-            except ValueError as error:  # which does not show what may be a password
+            except ValueError as error:  # which shows no password
                 raise ConfigError(f"mirror: {error}") from None
 
     def is_due_after_step(self, state: TrainState, seconds: float) -> bool:
@@ -127,7 +127,7 @@ class Saving(Options):
         return any(step == state.step for step, _ in state.best_scores(self.keep_best))
 
     def is_due_after_error(self, error: BaseException) -> bool:
-        """Return whether to save where an exception ends the training."""
+        """Return whether to save when an exception ends the training."""
         return self.on_exception or isinstance(error, StoppedError)
 
     def kept(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:
@@ -153,5 +153,5 @@ def best_first(checkpoints: Iterable["Checkpoint"]) -> list["Checkpoint"]:
     return [checkpoint for _, checkpoint in sorted(evaluated, key=lambda pair: -pair[0])]
 
 
-# For those who save without `fit`, as the tutorial does: every epoch stays, and nothing else.
+# For training without `fit`, as in the tutorial: keeps every epoch.
 KEEP_EPOCHS = Saving(every_seconds=None, keep_epochs=True, keep_breakpoints=True)

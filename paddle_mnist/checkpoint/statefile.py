@@ -1,7 +1,7 @@
-"""Writes a file of a checkpoint, a dictionary of tensors, as `paddle.save` does, and hashes it.
+"""Write a dictionary of tensors to a file as `paddle.save` does, and hash it.
 
-`paddle.save` copies the whole state, and pickles it into memory or a file; the memo of the pickler
-holds a further copy until the end. Here each entry is copied when it is written, and then released.
+`paddle.save` copies the whole state, and the memo of its pickler holds a second copy until the end.
+Here each entry is copied when it is written, and then released.
 """
 
 import copy
@@ -21,14 +21,14 @@ from paddle_mnist.system.arrays import as_array, copied_array, is_tensor, unfork
 from paddle_mnist.system.files import Buffer, PendingFile
 
 _PROTOCOL = 4  # that of paddle.save
-_LARGE = 2**16  # bytes of an array that is written as it is; those of smaller ones are copied
+_LARGE = 2**16  # bytes from which an array is written without a copy
 _PIECE = 2**20  # bytes that are read at once, to hash them
 
 
 class SavedState:
-    """A state_dict, or other plain containers of tensors and arrays, as `paddle.save` takes them.
+    """A state_dict, or other plain containers of tensors and arrays, to be written to a file.
 
-    state: the values of its tensors and arrays may be changed until they are written or copied.
+    state: its tensors and arrays must not change until they are written or copied.
     """
 
     def __init__(self, state: Mapping[str, Any]):
@@ -43,14 +43,14 @@ class SavedState:
         )
 
     def copied(self) -> "SavedState":
-        """Return a copy that does not change any more. Raises MemoryError."""
+        """Return a copy that shares no memory with the state. Raises MemoryError."""
         tensors = {id(value): value for value in _arrays(self._contents) if is_tensor(value)}
         copies = {key: copied_array(value, unforked_array) for key, value in tensors.items()}
         copied = copy.copy(self)
         copied._contents = copy.deepcopy(self._contents, copies)
         return copied
 
-    def write_to(self, output: Union[BinaryIO, PendingFile, "_HashedOutput"]) -> None:
+    def write_to(self, output: Union[BinaryIO, PendingFile, "HashedFile"]) -> None:
         _StatePickler(output, _PROTOCOL).dump(self._contents)
 
     def to_bytes(self) -> bytes:
@@ -79,7 +79,7 @@ def _with_names(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(key: str, tensor: Any) -> str:
-    """Return the name of a tensor, or its key for a temporary's, which differs after a resume."""
+    """Return the name of a tensor; its key for a generated name, which differs after a resume."""
     return key if re.fullmatch(r"(eager_tmp|generated_tensor)_\d+", tensor.name) else tensor.name
 
 
@@ -95,7 +95,7 @@ def _named(value: Any) -> Any:
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the tensors and arrays in containers, as often as they are there."""
+    """Yield the tensors and arrays in containers, each as often as it occurs."""
     if is_tensor(value) or isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
@@ -103,11 +103,11 @@ def _arrays(value: Any) -> Iterator[Any]:
             yield from _arrays(item)
 
 
-_Pickler: Any = pickle._Pickler  # the one in Python: that in C writes nothing but copies of arrays
+_Pickler: Any = pickle._Pickler  # in Python, because the one in C copies arrays to write them
 
 
 class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
-    """Writes tensors as arrays, each once, and neither copies nor holds their contents."""
+    """Writes tensors as arrays, each once, without copying or holding their contents."""
 
     dispatch: ClassVar[dict[type, Any]] = dict(_Pickler.dispatch)
 
@@ -124,40 +124,28 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
         return *call, (1, array.shape, array.dtype, False, contents)
 
     def memoize(self, obj: Any) -> None:
-        """Remember, and so hold, what was written, but not contents and the tuples around them."""
+        """Remember, and so hold, written objects, except contents and the tuples around them."""
         if not isinstance(obj, (bytes, tuple)):
             super().memoize(obj)
 
     def save_contents(self, contents: memoryview) -> None:
-        """Write the contents of an array as `bytes`, but without making any."""
+        """Write the contents of an array as `bytes`, without creating such an object."""
         opcode, form = (pickle.BINBYTES8, "<Q") if len(contents) >> 32 else (pickle.BINBYTES, "<I")
         self._write_large_bytes(opcode + struct.pack(form, len(contents)), contents)
 
     dispatch[memoryview] = save_contents
 
 
-class _Hashed:
-    """Takes the size and SHA-256 of what is read from a file, or written to it."""
+class HashedFile:
+    """Reads or writes a file, and computes the size and SHA-256 of the data.
 
-    def __init__(self, file: Any):
+    size: of a file that is read, in bytes.
+    """
+
+    def __init__(self, file: Any, size: int = 0):
+        self.size = size
         self._file = file
         self._bytes, self._sha256 = 0, hashlib.sha256()
-
-    def entry(self) -> dict[str, Any]:
-        """Return them as a manifest lists them."""
-        return {"size": self._bytes, "sha256": self._sha256.hexdigest()}
-
-    def _add(self, data: Buffer) -> None:
-        self._bytes += len(data)
-        self._sha256.update(data)
-
-
-class HashedInput(_Hashed):
-    """Reads a file, and hashes what was read. size: of the file, in bytes."""
-
-    def __init__(self, file: BinaryIO, size: int):
-        super().__init__(file)
-        self.size = size
 
     def read(self, size: int, /) -> bytes:
         data: bytes = self._file.read(size)
@@ -169,22 +157,26 @@ class HashedInput(_Hashed):
         self._add(line)
         return line
 
-    def fingerprint_of_all(self) -> dict[str, Any]:
-        """Read the rest, and return the file's entry in a manifest."""
+    def read_to_end(self) -> None:
         while self.read(_PIECE):
             pass
-        return self.entry()
 
-
-class _HashedOutput(_Hashed):
     def write(self, data: Buffer) -> None:
         self._file.write(data)
         self._add(data)
 
+    def _add(self, data: Buffer) -> None:
+        self._bytes += len(data)
+        self._sha256.update(data)
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of the file in a manifest."""
+        return {"size": self._bytes, "sha256": self._sha256.hexdigest()}
+
 
 def write_and_hash(file: PendingFile, contents: Union[SavedState, bytes]) -> dict[str, Any]:
-    """Write a file, which is not published yet; return its entry in the manifest."""
-    output = _HashedOutput(file)
+    """Write a file without publishing it; return its entry in the manifest."""
+    output = HashedFile(file)
     if isinstance(contents, bytes):
         output.write(contents)
     else:

@@ -22,7 +22,6 @@ from paddle_mnist.checkpoint.manifest import (
     FORMAT,
     Checkpoint,
     DamagedError,
-    OutdatedFormatError,
     checksum,
     read_manifest,
 )
@@ -53,18 +52,15 @@ QUARANTINE = "quarantine"
 class CheckpointStore:
     """The checkpoints in one folder.
 
-    context: entries of every manifest beside the state: config, data hash, versions, ...
     require_ownership: raises RunLockedError once another process has taken the folder over.
     """
 
     def __init__(
         self,
         folder: Union[str, Path],
-        context: Optional[Mapping[str, Any]] = None,
         require_ownership: Callable[[], None] = lambda: None,
     ):
         self.folder = Path(folder)
-        self.context = dict(context or {})
         self._require_ownership = require_ownership
         # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
@@ -74,11 +70,11 @@ class CheckpointStore:
         name: str,
         files: Mapping[str, Union[SavedState, bytes]],
         state: TrainState,
-        extra_entries: Optional[Mapping[str, Any]] = None,
+        extra_entries: Mapping[str, Any] = {},
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
-        files: contents by suffix. extra_entries: of the manifest, beside the store's `context`.
+        files: contents by suffix. extra_entries: further entries of the manifest.
         """
         self._require_ownership()
         make_folder(self.folder)
@@ -91,18 +87,16 @@ class CheckpointStore:
                 entries[file.path.name] = write_and_hash(file, contents)
                 pending.append(file)
             if not _lists_files(path, entries):
-                # There is an older checkpoint of this name, perhaps, which must not exist while its
-                # files are replaced.
+                # A checkpoint of this name may exist, but must not while its files are replaced.
                 remove(path)
             for file in pending:
                 file.publish()
         manifest = {
+            **extra_entries,
             "format": FORMAT,
             "files": entries,
             "state": state.as_dict(),
             "saved_at": time.time(),
-            **self.context,
-            **(extra_entries or {}),
         }
         manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
         manifest[CHECKSUM] = checksum(manifest)
@@ -137,16 +131,15 @@ class CheckpointStore:
     def newest(self) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
-        Newer ones that are damaged are logged.
-        Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
-        training start from the beginning. Raises OutdatedFormatError if all are of such a format.
+        Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
+        verifies: damage must never make training start from the beginning.
         """
         return self._newest()
 
     def load_newest(self) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies, loaded; for the one writer of the folder.
 
-        Newer ones that are damaged are moved to `quarantine/`. Raises as `newest` does, and
+        Moves newer ones that are damaged to `quarantine/`. Raises as `newest` does, and
         CheckpointError for files with other contents than `paddle.save` writes.
         """
         return self._newest(is_resumed=True)
@@ -158,20 +151,22 @@ class CheckpointStore:
                 self._quarantine(path)
         if not newest and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
-                f"{self.folder}: no valid checkpoint; put a good one back, or set fresh to "
-                "start over"
+                f"{self.folder}: no valid checkpoint; put a good one back or, unless the run has a "
+                "mirror, set fresh to start over"
             )
         return newest
 
     def best(self) -> Optional[Checkpoint]:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
-        None if none was evaluated. Damaged ones are logged; raises CheckpointError if no other is
-        left, and OutdatedFormatError as `newest` does.
+        None if no checkpoint was evaluated. Logs better ones that are damaged; raises
+        CheckpointError if there are no others.
         """
         best, damaged = self._first_valid(best_first)
         if damaged and not best:
-            raise CheckpointError(f"{self.folder}: no evaluated checkpoint is valid")
+            raise CheckpointError(
+                f"{self.folder}: no evaluated checkpoint is valid; put a good one back"
+            )
         return best
 
     def _first_valid(
@@ -179,16 +174,11 @@ class CheckpointStore:
     ) -> tuple[Optional[Checkpoint], list[Path]]:
         """Return the first checkpoint that verifies, and the manifests of damaged ones before it.
 
-        The damaged ones are logged. ordered: puts the checkpoints in order, and may leave some out.
+        Logs the damaged ones. ordered: puts the checkpoints in order, and may leave some out.
         loads: whether to load it.
-        Those of an outdated format are ignored where a newer one exists; raises OutdatedFormatError
-        if there are no others.
         """
         checkpoints, unreadable = self._read_manifests()
-        outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
-        if outdated and not checkpoints:
-            raise outdated[0]
-        damaged = {path: error for path, error in unreadable if error not in outdated}
+        damaged = dict(unreadable)
         first_valid = None
         for checkpoint in ordered(checkpoints):
             try:
@@ -223,9 +213,9 @@ class CheckpointStore:
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
         """Return the checkpoints that `saving` does not keep.
 
-        A damaged checkpoint must not take a place from a good one, such as that of the best. As
-        only those that are kept are verified, which takes time, this repeats without the damaged
-        ones until it keeps none. They are not pruned either, but left for the quarantine.
+        A damaged checkpoint must not take the place of a good one, such as that of the best. Since
+        verifying takes time, only those that are kept are verified; if some are damaged, this is
+        repeated without them. The damaged ones are not pruned, but stay for the quarantine.
         """
         candidates = self.all()
         while True:
@@ -246,7 +236,7 @@ class CheckpointStore:
 
         loads: whether to load them, too; raises CheckpointError as `Checkpoint.load_all` does.
         """
-        # From before they are read: a file that changes meanwhile has another one afterwards.
+        # Taken before they are read, so that a file that changes meanwhile has another one.
         signatures = _file_signatures(checkpoint)
         if loads:
             checkpoint = checkpoint.load_all()
@@ -258,9 +248,9 @@ class CheckpointStore:
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
         """Return whether it verifies; log why not. Unchanged files are not read.
 
-        Unchanged are files whose signature is that with which this process hashed them, or that
-        have not changed since their manifest was written, after them. This is enough for
-        checkpoints that are not loaded now.
+        Files are unchanged if they have the signature with which this process hashed them, or are
+        older than their manifest, which is written after them. This is enough for checkpoints that
+        are not loaded now.
         """
         signatures = _file_signatures(checkpoint)
         if signatures and self._signatures.get(checkpoint.manifest[CHECKSUM]) == signatures:
@@ -282,9 +272,11 @@ class CheckpointStore:
         checkpoints, unreadable = self._read_manifests()
         errors = dict(unreadable)
         for checkpoint in checkpoints:
-            if error := checkpoint.damage():
+            try:
+                checkpoint.verify()
+            except DamagedError as error:
                 errors[checkpoint.path] = error
-        # One whose manifest is gone by now was deleted by a training, not damaged.
+        # If a manifest is gone by now, training has deleted the checkpoint: it is not damaged.
         return {path: error for path, error in errors.items() if path.exists()}
 
     def orphaned_files(self) -> list[Path]:
@@ -322,7 +314,7 @@ class CheckpointStore:
 
 
 def _file_signatures(checkpoint: Checkpoint) -> FileSignatures:
-    """Return size, times of change and inode of each file; nothing if one is missing.
+    """Return the size, times of change and inode of each file; [] if one is missing.
 
     If a file changes, so does one of these.
     """

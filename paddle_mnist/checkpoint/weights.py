@@ -1,4 +1,4 @@
-"""The weights of a model: into files, out of them, and into a model."""
+"""Write the weights of a model to a file, read them, and load them into a model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from paddle_mnist.system.files import PendingFile
 
 
 def write_weights(path: Path, weights: Mapping[str, Any]) -> None:
-    """Write a state_dict as `paddle.save` does, whole or not at all. Raises OutputError."""
+    """Write a state_dict as `paddle.save` does, completely or not at all. Raises OutputError."""
     with PendingFile(path) as file:
         SavedState(weights).write_to(file)
         file.finish()

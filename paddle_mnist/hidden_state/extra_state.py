@@ -40,7 +40,6 @@ from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     digest_of,
     is_plain,
-    is_tensor,
     nbytes,
 )
 from paddle_mnist.hidden_state.snapshot import (
@@ -52,6 +51,7 @@ from paddle_mnist.hidden_state.snapshot import (
 )
 from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights
+from paddle_mnist.system.arrays import is_tensor
 
 log = logging.getLogger("paddle_mnist")
 
@@ -235,7 +235,6 @@ class ExtraState:
 
     def log_unsaved(self, paths: Iterable[Path]) -> None:
         """Log once which changes cannot be saved; warn of those on which later steps depend."""
-        created: list[str] = []
         acting: list[str] = []
         others: list[str] = []
         for path in paths:
@@ -246,10 +245,9 @@ class ExtraState:
             if is_ours or name in self.logged or name in self.left_out:
                 continue
             self.logged.add(name)
-            if isinstance(value, (nn.Layer, paddle.optimizer.Optimizer)):
-                created.append(describe(path))
-            elif (
-                (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
+            if (
+                isinstance(value, (nn.Layer, paddle.optimizer.Optimizer))  # created late
+                or (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
                 or path[0][1] in ("optimizer", "schedule")
                 or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
                 or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
@@ -257,16 +255,11 @@ class ExtraState:
                 acting.append(describe(path))
             else:
                 others.append(describe(path))
-        if created:
-            log.warning(
-                "%s was created after the first steps, and checkpoints do not contain it, so a "
-                "resumed run may end with other bits; create it before, or pass state={...} to fit",
-                listed(created),
-            )
         if acting:
             log.warning(
                 "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
-                "other bits; expected a change of numbers, strings, arrays or tensors",
+                "other bits; create layers and optimizers before the first step, and change only "
+                "numbers, strings, arrays or tensors after it; or pass state={...} to fit",
                 listed(acting),
             )
         if others:
@@ -286,7 +279,7 @@ class ExtraState:
         }
 
     def packed(self) -> dict[str, Any]:
-        """Return the state as `paddle.save` can write it; {} if there is none."""
+        """Return the state in a form that `paddle.save` can write; {} if there is no state."""
         contents = self.contents()
         if self._frozen() == self._was_frozen and not any(
             contents[kind] for kind in ("named", "optimizers", "values")
@@ -310,13 +303,10 @@ class ExtraState:
 
         packed: what `packed` returned. path: of the file, for errors. Raises CheckpointError.
         """
-        saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": []}
-        saved.update({"frozen": {}, "left": []})
-        if packed:
-            contents = unpack(packed, self.parameters, path)
-            self._check(contents, path)
-            saved.update(contents)
-        return {**saved, "path": path}
+        empty: dict[str, Any] = {"named": {}, "optimizers": {}, "values": [], "frozen": {}}
+        contents = unpack(packed, self.parameters, path) if packed else empty
+        self._check(contents, path)
+        return {"left": [], **contents, "path": path}
 
     def load_optimizers(self, saved: Mapping[str, Any], is_own: bool = True) -> None:
         """Load the other optimizers. This changes their parameters, so load those afterwards."""
@@ -393,15 +383,17 @@ class ExtraState:
     def _check(self, saved: Mapping[str, Any], path: FilePath) -> None:
         """Raise CheckpointError unless the contents of a file have the structure of `contents`."""
         try:
-            for packed, _ in saved["values"]:
-                self.unpacked_path(packed)[0]
-            known = isinstance(saved["named"], dict) and {*saved["frozen"]} <= {*self.parameters}
+            paths = {self.unpacked_path(packed) for packed, _ in saved["values"]}
+            known = all(map(_is_path, paths)) and {*saved["frozen"]} <= {*self.parameters}
+            known &= isinstance(saved["named"], dict)
             known &= all(isinstance(is_frozen, bool) for is_frozen in saved["frozen"].values())
             known &= all(isinstance(name, str) for name in saved.get("left", ()))
             for contents in saved["optimizers"].values():
                 known &= isinstance(contents["state"], dict)
                 known &= isinstance(contents["schedule"], dict)
                 known &= isinstance(contents["parameters"], list)
+                names = (*contents["state"], *contents["schedule"], *contents["parameters"])
+                known &= all(isinstance(name, str) for name in names)
         except (LookupError, TypeError, ValueError, AttributeError):
             known = False
         if not known:
@@ -465,17 +457,21 @@ class ExtraState:
         stored = {name for name in stored if name in current or not name.startswith("callbacks[")}
         if stored == current:
             return
-        missing, unknown = (
-            ", ".join(sorted(names)) for names in (current - stored, stored - current)
-        )
+        differences = []
+        if missing := sorted(current - stored):
+            differences.append(f"has no state of {', '.join(missing)}")
+        if unknown := sorted(stored - current):
+            differences.append(f"has the state of {', '.join(unknown)}, which does not exist now")
         raise CheckpointError(
-            f"{path}: "
-            + "; ".join(
-                [f"has no state of {missing}"] * bool(missing)
-                + [f"has the state of {unknown}, which does not exist now"] * bool(unknown)
-            )
-            + f"; expected the same objects as in the run; or start a new run: {WEIGHTS_ALONE}"
+            f"{path}: {'; '.join(differences)}; expected the same objects as in the run; or start "
+            f"a new run: {WEIGHTS_ALONE}"
         )
+
+
+def _is_path(path: Path) -> bool:
+    """Return whether a file's path has a root, and keys of the right types."""
+    are_names = all(isinstance(key, str) for kind, key in path if kind not in ("item", "hook"))
+    return path[0][0] == "root" and are_names and bool(describe(path))
 
 
 def _is_in(numbers: Any, path: Path) -> bool:

@@ -23,7 +23,8 @@ import paddle
 from paddle import nn
 from paddle.optimizer.lr import LRScheduler
 
-from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf, is_tensor
+from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf
+from paddle_mnist.system.arrays import is_tensor
 
 # A step from one value to another: its kind, and a name or number. The kinds are "attribute",
 # "item" of a container, "variable" of a closure, "default" of an argument, and "global" that the
@@ -40,8 +41,15 @@ _SEQUENCES = (list, tuple, collections.deque)
 # Attributes of Paddle's optimizers that their state_dict omits and that a step may change.
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
 # Parts of Paddle whose objects may hold the user's objects, or count.
-_ENTERED: tuple[str, ...] = ("paddle.io", "paddle.vision", "paddle.metric", "paddle.nn")
-_ENTERED += ("paddle.optimizer", "paddle.incubate.optimizer", "paddle.regularizer")
+_ENTERED = (
+    "paddle.io",
+    "paddle.vision",
+    "paddle.metric",
+    "paddle.nn",
+    "paddle.optimizer",
+    "paddle.incubate.optimizer",
+    "paddle.regularizer",
+)
 
 
 def describe(path: Path) -> str:

@@ -23,11 +23,10 @@ from paddle_mnist.hidden_state.plain_data import (
     bits_of,
     generator_state,
     is_namedtuple,
-    is_tensor,
     set_generator_state,
     typecode,
 )
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import as_array, is_tensor
 
 STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
 DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
@@ -182,10 +181,11 @@ class _Unpacker:
 
     def container(self, kind: str, item: Any) -> Any:
         if kind in DICTS:
-            factories = {factory and factory.__name__: factory for factory in FACTORIES}
             items = {self.value(key): self.value(entry) for key, entry in item[0]}
-            is_default = kind == "defaultdict"
-            return DICTS[kind](*[factories[item[1]]] * is_default, items)
+            if kind != "defaultdict":
+                return DICTS[kind](items)
+            factories = {factory and factory.__name__: factory for factory in FACTORIES}
+            return collections.defaultdict(factories[item[1]], items)
         if kind == "deque":
             return collections.deque(map(self.value, item[0]), item[1])
         if kind == "namedtuple":  # without the class's own code

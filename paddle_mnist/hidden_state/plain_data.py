@@ -13,9 +13,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 import numpy as np
-import paddle
 
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import as_array, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
@@ -36,10 +35,6 @@ class _Absent:
 
 
 ABSENT = _Absent()
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, paddle.Tensor)
 
 
 def is_leaf(value: Any) -> bool:
@@ -138,23 +133,23 @@ def _fits(current: Any, new: Any) -> bool:
     return list(current.shape) == list(new.shape) and current.dtype == new.dtype
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Return whether two values of plain data are bit-identical."""
-    if isinstance(one, (np.ndarray, paddle.Tensor)) and type(one) is type(other):
-        first, second = as_array(one), as_array(other)
+def equal(value: Any, other: Any) -> bool:
+    """Return whether two values of plain data are equal: arrays bit for bit, and NaN to NaN."""
+    if type(value) is not type(other):
+        return False
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        first, second = as_array(value), as_array(other)
         is_alike = first.shape == second.shape and first.dtype == second.dtype
         return is_alike and np.array_equal(_as_bits(first), _as_bits(second))
-    if isinstance(one, GENERATORS) and type(one) is type(other):
-        return equal(generator_state(one), generator_state(other))
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, BUFFERS):
-        return typecode(one) == typecode(other) and as_bytes(one) == as_bytes(other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple, collections.deque)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other) or (one != one and other != other)  # NaN
+    if isinstance(value, GENERATORS):
+        return equal(generator_state(value), generator_state(other))
+    if isinstance(value, BUFFERS):
+        return typecode(value) == typecode(other) and as_bytes(value) == as_bytes(other)
+    if isinstance(value, dict):
+        return list(value) == list(other) and all(equal(value[key], other[key]) for key in value)
+    if isinstance(value, (list, tuple, collections.deque)):
+        return len(value) == len(other) and all(map(equal, value, other))
+    return bool(value == other) or (value != value and other != other)  # NaN
 
 
 def add_to_digest(digest: Any, value: Any) -> None:
@@ -223,4 +218,5 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 
 def bits_of(generator: Any) -> str:
+    """Return the class of a generator's source of bits, such as "PCG64", or its own."""
     return type(getattr(generator, "bit_generator", generator)).__name__

@@ -27,13 +27,12 @@ from paddle_mnist.hidden_state.plain_data import (
     generator_state,
     is_leaf,
     is_plain,
-    is_tensor,
     nbytes,
     replace_in_place,
     set_generator_state,
 )
 from paddle_mnist.nn.layers import remove_gradient
-from paddle_mnist.system.arrays import as_array, copied_array
+from paddle_mnist.system.arrays import as_array, copied_array, is_tensor
 
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 LARGE = 2**16  # bytes of an array of which a digest may be kept

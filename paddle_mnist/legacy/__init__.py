@@ -1,1 +1,1 @@
-"""The functions of Fluid, for the models of today."""
+"""Fluid's functions, for today's models."""

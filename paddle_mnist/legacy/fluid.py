@@ -16,7 +16,7 @@ from typing import Any, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
+from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
@@ -26,7 +26,6 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor
-from paddle_mnist.nn.schedule import STATE
 from paddle_mnist.nn.state_dict import NAME_TABLE, load_weights
 from paddle_mnist.system.files import make_folder, sync_folder
 from paddle_mnist.train_state import TrainState
@@ -42,7 +41,7 @@ def save_vars(
     """Write chosen variables of a model into one file, and return its path.
 
     vars: structured names, as `model.state_dict()` has them ("conv1.weight").
-    Raises ConfigError for a name that the model does not have, OutputError.
+    Raises ConfigError for a name that the model does not have, and OutputError.
     """
     state_dict = model.state_dict()
     _require_known(vars, state_dict)
@@ -58,8 +57,8 @@ def load_vars(
 ) -> None:
     """Load chosen variables; the others keep their values. The file may hold more.
 
-    Raises ConfigError for a name that the model does not have, CheckpointError, with a diff, unless
-    each of them is in the file and fits.
+    Raises ConfigError for a name that the model does not have, and CheckpointError, with a diff,
+    unless each variable is in the file and fits.
     """
     path = Path(dirname, filename)
     saved, state_dict = safe_load(path), model.state_dict()
@@ -106,7 +105,7 @@ def save_persistables(
             OPTIMIZER: SavedState(optimizer.state_dict()),
         },
         TrainState(),
-        manifest_entries(model, optimizer),
+        optimizer_entries(model, optimizer),
     )
     return checkpoint.path
 
@@ -125,16 +124,7 @@ def load_persistables(
         raise CheckpointError(
             f"{checkpoint.path}: was saved with the optimizer {saved_class}; expected {own_class}"
         )
-    if _has_moments(optimizer.state_dict()) and not _has_moments(checkpoint.load(OPTIMIZER)):
-        raise CheckpointError(
-            f"{checkpoint.path}: was saved before the first step, but the optimizer has already "
-            "taken steps; use a new one"
-        )
     load_checkpoint(checkpoint, model, optimizer)
-
-
-def _has_moments(values: Mapping[str, Any]) -> bool:
-    return bool(set(values) - {STATE, NAME_TABLE})
 
 
 def save_inference_model(

@@ -75,7 +75,7 @@ def find_start(start: StartFrom) -> SavedWeights:
         return weights
     if not weights.checkpoint:
         raise CheckpointError(
-            f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
+            f"{weights.path}: holds only weights, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
             f"{WEIGHTS_ALONE}"
         )

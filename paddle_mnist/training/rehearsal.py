@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Optional, cast
 from paddle_mnist.checkpoint.contents import (
     checkpoint_files,
     load_checkpoint,
-    manifest_entries,
+    optimizer_entries,
     read_extra,
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
@@ -31,8 +31,9 @@ from paddle_mnist.hidden_state.object_graph import Path, describe, identity
 from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.hidden_state.packing import pack
-from paddle_mnist.hidden_state.plain_data import is_tensor, nbytes
+from paddle_mnist.hidden_state.plain_data import nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
+from paddle_mnist.system.arrays import is_tensor
 from paddle_mnist.system.files import writing
 from paddle_mnist.training.callbacks import Training, rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
@@ -209,7 +210,7 @@ class _Rehearsal:
         folder = training.run.path if self.world.is_main_process else None
         files = _Files(states, folder, self.opened)
         manifest = {
-            **manifest_entries(training.model, training.optimizer, self.extra),
+            **optimizer_entries(training.model, training.optimizer, self.extra),
             "files": {f"rehearsal{suffix}": {} for suffix in files},
         }
         return _Trip(manifest, files, start, count, self._train(start, count))

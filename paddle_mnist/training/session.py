@@ -82,7 +82,7 @@ def resume_or_initialize(training: Training) -> None:
     code = computed_by(training.model)
     if is_own:
         world.run_on_main(lambda: warn_of_other_code(origin, code))
-    context = run.checkpoints.context  # in every manifest from now on
+    context = run.context  # in every manifest from now on
     for callback in training.callbacks:
         context |= plain(callback.manifest_entries() or {})
     context.update(

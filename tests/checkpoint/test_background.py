@@ -51,7 +51,9 @@ class Training:
 
     def saved(self) -> dict[str, np.ndarray]:
         """The saved weights, by the name of their checkpoint, each of which is whole."""
-        return {one.name: one.load(PARAMS)["weight"] for one in self.store.all()}
+        return {
+            checkpoint.name: checkpoint.load(PARAMS)["weight"] for checkpoint in self.store.all()
+        }
 
 
 class Gate:

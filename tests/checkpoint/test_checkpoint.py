@@ -283,6 +283,13 @@ def test_commit_that_fails_half_way_leaves_no_checkpoint_of_its_name(store, olde
     assert store.newest().name == "mnist_epoch0" and not list(store.folder.glob(".*"))
 
 
+def test_extra_entries_of_a_manifest_do_not_replace_its_own(store):
+    """A callback may use the same names."""
+    entries = {"format": 0, "files": {}, "state": None, "saved_at": None, "note": "kept"}
+    store.commit("mnist_epoch0", BYTES, state_of(1), entries)
+    assert (store.newest().step, store.newest().manifest["note"]) == (10, "kept")
+
+
 # ------------------------------------------------------------------ policies, without a disk
 
 
@@ -385,14 +392,14 @@ def test_training_keeps_its_best_checkpoints_and_the_newest(scores, mode, keep_b
             newest = f"s{epoch}"
             checkpoints.append(entry(newest, state))
             kept = saving.kept(checkpoints)
-            checkpoints = [one for one in checkpoints if one.name in kept]
+            checkpoints = [saved for saved in checkpoints if saved.name in kept]
         best_first = sorted(
             (-sign * score, epoch)
             for epoch, score in enumerate(scores[:epoch], 1)
             if not math.isnan(score)
         )
         best = {f"s{number}" for _, number in best_first[:keep_best]}
-        assert {one.name for one in checkpoints} == best | ({newest} if newest else set())
+        assert {saved.name for saved in checkpoints} == best | ({newest} if newest else set())
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,12 @@ HOSTILE = {
     "an unknown root": root("os", ("attribute", "name")),
     "a hook": root("model", ("hook", ("_forward_pre_hooks", 0))),
     "an unknown kind": root("model", ("call", "forward")),
+    "a kind that is a list": root("model", ([], "calls")),
+    "a parameter as the root": [["parameter", "body.weight"], ["attribute", "name"]],
+    "a list as the root": [["root", []], ["attribute", "calls"]],
+    "an attribute that is a list": root("model", ("attribute", [])),
+    "an attribute that is a number": root("model", ("attribute", "body"), ("attribute", 1)),
+    "a hook that is a number": root("model", ("hook", 1)),
     "nothing": [],
 }
 
@@ -196,6 +202,9 @@ DAMAGED = {
     "no truth value": pack(contents(frozen={"body.weight": "yes"})),
     "a key that is not there": pack(contents([[["root", "model"], ["parameter", "other"]], 1])),
     "an optimizer without a state": pack(contents(optimizers={"step.second": {}})),
+    "parameters without names": pack(
+        contents(optimizers={"step.second": {"state": {}, "schedule": {}, "parameters": [[]]}})
+    ),
     "very deep": {STRUCTURE: '{"list": [' * 5000 + "]}" * 5000},
 }
 

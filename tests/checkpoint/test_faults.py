@@ -123,7 +123,7 @@ def end_of(folder: Path) -> list[bytes]:
 
 
 def files_of(checkpoint: Checkpoint) -> list[bytes]:
-    return [checkpoint.path.with_suffix(one).read_bytes() for one in (PARAMS, OPTIMIZER)]
+    return [checkpoint.path.with_suffix(end).read_bytes() for end in (PARAMS, OPTIMIZER)]
 
 
 class NotedStore(CheckpointStore):
@@ -143,10 +143,10 @@ class NotedStore(CheckpointStore):
                 self.contents[newest.name] = [files_of(newest)]
                 self.returned.append((0, newest.sort_key))
 
-    def commit(self, name, files, state, more=None) -> Checkpoint:
-        data = [one if isinstance(one, bytes) else one.to_bytes() for one in files.values()]
+    def commit(self, name, files, state, *entries) -> Checkpoint:
+        data = [contents.to_bytes() for contents in files.values()]
         self.contents.setdefault(name, []).append(data)
-        checkpoint = super().commit(name, files, state, more)
+        checkpoint = super().commit(name, files, state, *entries)
         self.returned.append((len(self.done), checkpoint.sort_key))
         return checkpoint
 
@@ -299,7 +299,7 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
 
 def commit(store: CheckpointStore, epoch: int) -> None:
     values = {PARAMS: epoch, OPTIMIZER: -epoch}
-    files = {suffix: SavedState({"w": np.full(9, one)}) for suffix, one in values.items()}
+    files = {suffix: SavedState({"w": np.full(9, value)}) for suffix, value in values.items()}
     store.commit(f"mnist_epoch{epoch - 1}", files, TrainState(epoch=epoch, step=10 * epoch))
 
 

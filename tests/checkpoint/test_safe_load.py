@@ -18,7 +18,7 @@ import paddle
 import pytest
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
+from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import safe_load, safe_loads
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -499,7 +499,7 @@ def _opcodes(data):
 
 
 # To put into good files: their own, and those that are refused.
-OPCODES = sorted({one for data in FILES[::3] for one in _opcodes(data) if len(one) < 100})
+OPCODES = sorted({code for data in FILES[::3] for code in _opcodes(data) if len(code) < 100})
 OPCODES += OTHER_OPCODES.values()
 
 
@@ -566,7 +566,7 @@ def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffi
         "model_epoch0",
         {**files, suffix: EVIL},
         TrainState(epoch=1),
-        manifest_entries(model, optimizer),
+        optimizer_entries(model, optimizer),
     )
     bad.verify()
     with pytest.raises(CheckpointError, match=rf"model_epoch0\{suffix}: names 'posix.system'"):

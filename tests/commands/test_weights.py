@@ -244,25 +244,25 @@ def test_load_of_an_invalid_name_raises(place):
 
 JIT_FILES = ("", ".json", ".pdiparams")  # as Paddle 3 writes them
 OF_EXPORTED = "a file of an exported model, from which no weights are read; infer, demo and"
-NOT_OF_IT = f"{RUN} is not of the run {OTHER}"
+NOT_OF_IT = f"{RUN} does not belong to the run {OTHER}"
 REFUSED = [  # words, exit code, what the error says
     (["eval", RUN, "--run", OTHER], 2, NOT_OF_IT),
     (["eval", RUN, "-k", "best", "--run", OTHER], 2, "expected a run and one of its checkpoints"),
     (["eval", "--run", RUN, "--output", OTHER], 2, f"run is {RUN} and {OTHER}; expected one"),
     (["infer", PICTURE, "-k", RUN, "--model", OTHER], 2, f"{RUN} and {OTHER}; expected one"),
     (["infer", PICTURE, "--run", OTHER, "--model", RUN], 2, NOT_OF_IT),
-    (["eval", PATH, "--run", OTHER], 2, f"{PATH} is not of the run {OTHER}"),
+    (["eval", PATH, "--run", OTHER], 2, f"{PATH} does not belong to the run {OTHER}"),
     (["eval", "pretrained", "--run", RUN], 2, f"pretrained and the run {RUN} are"),
     (["eval", "mnist_epoch99", "--run", RUN], 4, f"{RUN}/checkpoints/mnist_epoch"),
     (["eval", "pretrained", "--data", "nope"], 3, "nope"),
     (["export_model", "out"], 4, "out: an exported model, from which no"),
     (["eval", "out/model.onnx"], 4, "out/model.onnx: not a checkpoint"),
     (["dashboard", "out"], 3, "out: no VisualDL files there"),
-    (["plot", "pretrained"], 4, "pretrained: holds weights alone"),
+    (["plot", "pretrained"], 4, "pretrained: holds only weights"),
     (["export_model", "best", RUN], 2, f"{RUN}: a run, into which nothing"),
     (["export_model", RUN, "a", "--output", "b"], 2, "b are given; expected one"),
-    (["train", "--resume", "pretrained"], 4, "pretrained: holds weights alone"),
-    (["train", "--incremental_from", "lone.pdparams"], 4, "holds weights alone"),
+    (["train", "--resume", "pretrained"], 4, "pretrained: holds only weights"),
+    (["train", "--incremental_from", "lone.pdparams"], 4, "holds only weights"),
     (["plot", "s3://bucket/run"], 4, "a URL; expected a path"),
     (["infer", PICTURE, "--model", "no"], 4, "take the folder of an export"),
     (["checkpoints", "list", "file:///mirror"], 4, "give its folder, or download it first"),

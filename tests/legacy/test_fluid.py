@@ -18,8 +18,8 @@ def values(model):
     return {name: value.numpy() for name, value in model.state_dict().items()}
 
 
-def same(one, other):
-    return {name for name in one if np.array_equal(one[name], other[name])}
+def same(values, others):
+    return {name for name in values if np.array_equal(values[name], others[name])}
 
 
 def step(model, optimizer, seed):
@@ -32,16 +32,16 @@ def step(model, optimizer, seed):
 
 
 def test_save_vars_chosen_names_load_and_leave_the_others(tmp_path):
-    one, other = a_model(1), a_model(2)
-    before = values(other)
-    fluid.save_vars(tmp_path, one, ["conv1.weight", "fc.bias"])
-    fluid.load_vars(tmp_path, other, ["conv1.weight"])
-    assert same(values(other), values(one)) >= {"conv1.weight"}
-    assert same(values(other), before) >= set(before) - {"conv1.weight"}
-    path = fluid.save_params(tmp_path, one)
-    assert set(paddle.load(str(path))) - {"StructuredToParameterName@@"} == set(values(one))
-    fluid.load_params(tmp_path, other)
-    assert len(same(values(one), values(other))) == 6
+    saved, loaded = a_model(1), a_model(2)
+    before = values(loaded)
+    fluid.save_vars(tmp_path, saved, ["conv1.weight", "fc.bias"])
+    fluid.load_vars(tmp_path, loaded, ["conv1.weight"])
+    assert same(values(loaded), values(saved)) >= {"conv1.weight"}
+    assert same(values(loaded), before) >= set(before) - {"conv1.weight"}
+    path = fluid.save_params(tmp_path, saved)
+    assert set(paddle.load(str(path))) - {"StructuredToParameterName@@"} == set(values(saved))
+    fluid.load_params(tmp_path, loaded)
+    assert len(same(values(saved), values(loaded))) == 6
 
 
 def test_save_persistables_continues_training(tmp_path):
@@ -50,25 +50,28 @@ def test_save_persistables_continues_training(tmp_path):
         rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.5, last_epoch=start)
         return model, paddle.optimizer.Adam(rate, parameters=model.parameters())
 
-    one, other = parts(1, 3), parts(2, -1)
-    step(*one, 1)
-    fluid.save_persistables(tmp_path, *one)
-    fluid.load_persistables(tmp_path, *other)
-    for each in (one, other):
-        step(*each, 2)
-    assert len(same(values(one[0]), values(other[0]))) == 6
-    assert one[1].get_lr() == other[1].get_lr() < 0.002
+    saved, resumed = parts(1, 3), parts(2, -1)
+    step(*saved, 1)
+    fluid.save_persistables(tmp_path, *saved)
+    fluid.load_persistables(tmp_path, *resumed)
+    for model, optimizer in (saved, resumed):
+        step(model, optimizer, 2)
+    assert len(same(values(saved[0]), values(resumed[0]))) == 6
+    assert saved[1].get_lr() == resumed[1].get_lr() < 0.002
 
 
-def test_load_persistables_of_another_optimizer_raises(tmp_path):
+def test_load_persistables_into_an_optimizer_that_does_not_fit_raises(tmp_path):
     model = a_model(1)
-    adam, sgd = (
-        kind(0.01, parameters=model.parameters())
-        for kind in (paddle.optimizer.Adam, paddle.optimizer.SGD)
+    adam, used, sgd = (
+        kind(paddle.optimizer.lr.StepDecay(0.01, 5), parameters=model.parameters())
+        for kind in (paddle.optimizer.Adam, paddle.optimizer.Adam, paddle.optimizer.SGD)
     )
     fluid.save_persistables(tmp_path, model, adam)
     with pytest.raises(CheckpointError, match="Adam"):
         fluid.load_persistables(tmp_path, model, sgd)
+    step(model, used, 1)  # the file was saved before the first step
+    with pytest.raises(CheckpointError, match=r"missing +conv1.weight moment1"):
+        fluid.load_persistables(tmp_path, model, used)
 
 
 def test_save_inference_model_gives_its_chosen_outputs(tmp_path):
