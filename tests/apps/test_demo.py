@@ -60,6 +60,7 @@ def two_digits():
 
 
 NO_DIGIT = as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0)))
+NOT_FINITE = as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF")
 REFUSED = {
     "nothing": (None, "Draw a digit."),
     "blank": (as_bytes(Image.new("L", (50, 50), 255)), "Blank"),
@@ -68,6 +69,7 @@ REFUSED = {
     "SVG": (b"<svg></svg>", "SVG"),
     "two digits": (two_digits(), "Several shapes; expected one digit"),
     "cut off": (as_bytes(draw_digit(3, 1))[:500], "amaged or cut off"),
+    "not finite": (NOT_FINITE, "Holds values that are not finite"),
     "no digit": (NO_DIGIT, "Probably not one digit"),
     "animation": (
         as_bytes(draw_digit(3, 1), "GIF", save_all=True, append_images=[draw_digit(4, 1)]),
