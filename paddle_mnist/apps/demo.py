@@ -107,13 +107,14 @@ def page(predictor: DigitPredictor) -> Any:
                     picture = gradio.File(show_label=False)
             with gradio.Column():
                 words = gradio.Markdown(say("waiting"))
-                label = gradio.Label(label=say("answer"), num_top_classes=3)
+                # A heading would show the most probable digit, which for a flagged 1 is a 7.
+                bars = gradio.Label(label=say("answer"), num_top_classes=3, show_heading=False)
         gallery = gradio.Gallery(
             label=say("layers"), columns=3, object_fit="contain", interactive=False, buttons=[]
         )
         # While an answer is computed, only the newest drawing waits.
         shown = {
-            "outputs": [words, label, gallery],
+            "outputs": [words, bars, gallery],
             "concurrency_limit": AT_ONCE,
             "show_progress": "hidden",
             "trigger_mode": "always_last",

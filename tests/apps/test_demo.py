@@ -325,6 +325,22 @@ def test_page_reads_ten_digits_drawn_one_after_another(visit):
         visitor.clear()
 
 
+# A 1 with a long flag, as in German handwriting
+FLAG = np.linspace((0.04, 0.26), (0.45, 0.02), 12)
+STEM = np.linspace((0.45, 0.02), (0.45, 0.98), 24)
+
+
+@shares_the_page
+def test_page_shows_no_other_digit_than_its_answer(visit):
+    """The net's probability of a 7 is higher."""
+    visitor = visit(**DESKTOP)
+    visitor.draw([[*FLAG, *STEM]])
+    visitor.expect("1, probability [1-4]")
+    visitor.api.expect(visitor.page.locator(".grid-container img")).to_have_count(3)
+    seven = visitor.page.get_by_role("heading", name="7", exact=True)
+    visitor.api.expect(seven).to_have_count(0)
+
+
 @shares_the_page
 def test_drawing_sent_late_is_not_read_on_a_cleared_sheet(visit):
     visitor = visit(**DESKTOP)
