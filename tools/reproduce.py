@@ -56,7 +56,7 @@ README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
 
 def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
     """Train the recipe `default`, and draw the figures of the READMEs."""
-    from paddle_mnist.mnist.report import plot_runs
+    from paddle_mnist.mnist.run_figures import plot_runs
 
     run, figures = folder / "run", work.root / "docs/figures"
     train("default", {"data": work.data.path, "seed": SEED, "log_every": 100}, run)

@@ -67,20 +67,20 @@ def _make_server(
     signal.signal(signal.SIGINT, before)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
     # A thread for each connection, since browsers open connections before they use them.
-    guarded = _guarded(app, is_loopback(host))
+    guarded = _guarded(app, is_public=not is_loopback(host))
     return make_server(host, port, guarded, threaded=True, fd=listening.fileno())
 
 
-def _guarded(app: WSGI, is_loopback: bool) -> WSGI:
-    """Return a WSGI application that answers one request at a time, and none of other web sites.
+def _guarded(app: WSGI, is_public: bool) -> WSGI:
+    """Return a WSGI application that refuses requests of other web sites, unless it is public.
 
-    VisualDL's log readers are not thread-safe.
+    It answers one request at a time: VisualDL's log readers are not thread-safe.
     """
     lock = threading.Lock()
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         reason = refusal(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
-        if is_loopback and reason:
+        if reason and not is_public:
             start_response("403 Forbidden", [*HEADERS.items()])
             return [reason.encode()]
         with lock:
@@ -102,7 +102,7 @@ def log_folders(runs: Sequence[Union[str, Path]]) -> tuple[Path, list[str]]:
     folders = [_log_folder(Path(run)).resolve() for run in runs or sorted(usual)]
     parents = [
         # The name of a run, not only `vdl`, is part of its label.
-        folder.parents[folder == RunDirectory(folder.parent).visualdl]
+        folder.parents[1] if folder == RunDirectory(folder.parent).visualdl else folder.parent
         for folder in folders
     ]
     common = Path(os.path.commonpath(parents))

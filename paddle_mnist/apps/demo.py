@@ -53,17 +53,17 @@ def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "e
     """
     if picture is None:
         return _say("waiting", language), None, []
-    (result,) = read_pictures(predictor, [picture])
-    pixels = result.pixels
+    (reading,) = read_pictures(predictor, [picture])
+    pixels = reading.pixels
     seen = [] if pixels is None else [(_enlarged(pixels), _say("pixels", language))]
-    if result.error:
-        return _reason(result, language), None, seen
+    if reading.error:
+        return _reason(reading, language), None, seen
     names = [name for name in OUTPUTS if name in predictor.outputs]
     outputs = {name: value[0] for name, value in predictor.run(pixels, names).items()}
     words = _say("words", language).format(
-        digit=result.digit,
-        probability=result.probability,
-        score="" if result.score is None else _say("score", language).format(result.score),
+        digit=reading.digit,
+        probability=reading.probability,
+        score="" if reading.score is None else _say("score", language).format(reading.score),
     )
     probabilities = {str(n): float(value) for n, value in enumerate(outputs["probabilities"])}
     layers = [(_enlarged(_tiles(outputs[name])), _say(name, language)) for name in names[1:]]
@@ -107,13 +107,14 @@ def page(predictor: DigitPredictor) -> Any:
                     picture = gradio.File(show_label=False)
             with gradio.Column():
                 words = gradio.Markdown(say("waiting"))
-                label = gradio.Label(label=say("answer"), num_top_classes=3)
+                # A heading would show the most probable digit, which for a flagged 1 is a 7.
+                bars = gradio.Label(label=say("answer"), num_top_classes=3, show_heading=False)
         gallery = gradio.Gallery(
             label=say("layers"), columns=3, object_fit="contain", interactive=False, buttons=[]
         )
         # While an answer is computed, only the newest drawing waits.
         shown = {
-            "outputs": [words, label, gallery],
+            "outputs": [words, bars, gallery],
             "concurrency_limit": AT_ONCE,
             "show_progress": "hidden",
             "trigger_mode": "always_last",
@@ -136,7 +137,7 @@ def serve(
     """Serve the page until SIGINT or SIGTERM comes.
 
     model, run, net: the folder, run and net of `DigitPredictor`; by default the pretrained weights.
-    Shows the layers that an exported model outputs, if there is one.
+    Answers show the layers of OUTPUTS that the model gives.
     port: 0 chooses a free one. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError, and OutputError
     without a temporary folder.

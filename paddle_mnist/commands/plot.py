@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     args = parser.parse_args(argv)
     require_paddle()
-    from paddle_mnist.mnist.report import plot_runs
+    from paddle_mnist.mnist.run_figures import plot_runs
 
     runs = [find_run(name).path for name in args.runs or [None]]
     only = split_names(args.only)

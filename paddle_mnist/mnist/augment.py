@@ -67,7 +67,7 @@ class Distortion:
         return np.array(rows, np.float32).transpose(2, 0, 1)
 
     def displacements(self, raw: np.ndarray) -> np.ndarray:
-        """Return how much further the elastic fields go, float32 [B, 28, 28, 2]: x, y."""
+        """Return the displacements of the elastic fields, float32 [B, 28, 28, 2]: x, y."""
         drawn = raw[:, AFFINE_DRAWS:].astype("<u8").view("<u2").astype(np.float32)
         noise = (drawn - 32767.5) * np.float32(12**0.5 / 65536)  # of variance 1
         weights = _smoothing()
@@ -102,7 +102,7 @@ def _centres() -> np.ndarray:
 
 @functools.cache
 def _smoothing() -> np.ndarray:
-    """Return what turns independent random numbers into a smooth row, float32 [28, NOISE].
+    """Return the weights that smooth a row of independent random numbers, float32 [28, NOISE].
 
     Its rows have a Gaussian's shape and length 1, which keeps the variance, at the edges too.
     """

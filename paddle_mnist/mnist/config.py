@@ -43,7 +43,7 @@ from paddle_mnist.training.arguments import (
 from paddle_mnist.training.bundled import Console, EarlyStopping, Figures, Profile, VisualDL, Watch
 
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
-# What is there beside the options: `fit` records it of every run.
+# Entries beside the options, which `fit` records for every run.
 RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid", *TASK)
 
 
@@ -164,7 +164,7 @@ def _read(name: str, value: object) -> Any:
 @functools.cache
 def _defaults() -> dict[str, Any]:
     """Return the values of the recipe `default`; of what it leaves out, those of `fit`."""
-    return {name: one.default for name, one in FLAT_OPTIONS.items()} | read_recipe("default")
+    return {name: option.default for name, option in FLAT_OPTIONS.items()} | read_recipe("default")
 
 
 def read_config(path: Path) -> TrainConfig:

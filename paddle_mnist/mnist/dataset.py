@@ -72,7 +72,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
     def extent(self) -> Optional[str]:
         """The part that a limit leaves, "the first 500 of 10,000 images"; None for the whole split.
 
-        Figures of a limited split go with it.
+        Numbers of a limited split are reported with it.
         """
         if len(self) == self.available:
             return None

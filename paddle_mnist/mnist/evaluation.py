@@ -130,35 +130,38 @@ def _on_images(step: Step, source: str) -> Step:
     """
 
     def on_images(model: nn.Layer, batch: Any) -> Mapping[str, object]:
-        is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-        pair: tuple[Any, Any] = tuple(batch) if is_pair else (None, None)
-        images, labels = pair
-        is_right = (
-            isinstance(images, paddle.Tensor)
-            and isinstance(labels, paddle.Tensor)
-            and images.is_floating_point()
-            and not labels.is_floating_point()
-            and labels.dtype != paddle.bool
-            and labels.size == len(images)
-            and int(labels.astype("int64").min()) >= 0
-        )
-        if not is_right:
+        if not _are_labelled_images(batch):
             raise DataError(
                 f"{source}: a batch is {describe_batch(batch)}; expected images, float32 "
                 "[N, 1, 28, 28] in 0..1, and a label of each, a whole number, 0 or more"
             )
-        labels = labels.astype("int64").reshape([-1, 1])
-        return step(model, (images.astype("float32"), labels))
+        images, labels = batch
+        return step(model, (images.astype("float32"), labels.astype("int64").reshape([-1, 1])))
 
     return on_images
 
 
+def _are_labelled_images(batch: Any) -> bool:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        return False
+    images, labels = batch
+    return (
+        isinstance(images, paddle.Tensor)
+        and isinstance(labels, paddle.Tensor)
+        and images.is_floating_point()
+        and not labels.is_floating_point()
+        and labels.dtype != paddle.bool
+        and labels.size == len(images)
+        and int(labels.astype("int64").min()) >= 0
+    )
+
+
 def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> Gathered:
     """Keep the labels, the predictions and the probabilities of a batch."""
-    return Gathered(_share_of_hits, [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)])
+    return Gathered(_accuracy, [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)])
 
 
-def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
+def _accuracy(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
     return float(np.count_nonzero(labels == predictions) / len(labels))
 
 
@@ -198,7 +201,7 @@ def load_and_evaluate(
     checkpoint, output: the name of weights, and their run, as `find_weights` takes them; by default
         the weights with which the newest run in work/output ended.
     data: by default the run's; "auto" for weights that belong to no run on digits.
-    limit: evaluate on the first so many images only.
+    limit: evaluate on this number of images only, the first ones.
     net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
     Raises CheckpointError if the weights are missing or damaged, do not fit the net, or are those
     of a run of `fit` and no net is given; DataError if the images are missing or damaged, or are

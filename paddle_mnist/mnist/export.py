@@ -45,17 +45,17 @@ def signature(outputs: tuple[str, ...]) -> Signature:
 class ExportedModel(nn.Layer):
     """A net as it is exported: from pixels, uint8 [B, 28, 28], to chosen outputs.
 
-    Pixels are 0 to 255, white on black. outputs: names of `outputs_of` the net; a layer's name
+    Pixels are 0 to 255, white on black. outputs: some of the net's `output_names`; a layer's name
     stands for its output, float32 [B, channels, height, width]. Raises ConfigError for others.
     """
 
     def __init__(self, model: nn.Layer, outputs: Sequence[str]):
         super().__init__()
-        unknown = [name for name in outputs if name not in outputs_of(model)]
+        unknown = [name for name in outputs if name not in output_names(model)]
         if unknown or not outputs or len(set(outputs)) < len(outputs):
             raise ConfigError(
                 f"outputs are {','.join(outputs) or 'none'}; expected some of "
-                f"{', '.join(outputs_of(model))}, each once"
+                f"{', '.join(output_names(model))}, each once"
             )
         self.model: Any = model if is_tutorials(model) else DigitNet(model)
         self.outputs = tuple(outputs)
@@ -82,11 +82,11 @@ def _keep_output(
 
 
 def conv_for(count: int) -> str:
-    """Return the `fast_conv` with which a net computes so many images without waiting."""
+    """Return the `fast_conv` with which a net computes this number of images soonest."""
     return "auto" if count >= FEW else "off"
 
 
-def outputs_of(model: nn.Layer) -> tuple[str, ...]:
+def output_names(model: nn.Layer) -> tuple[str, ...]:
     """Return the names of the outputs with which a net can be exported."""
     return tuple(OUTPUTS) if is_tutorials(model) else USUAL_OUTPUTS
 
@@ -109,9 +109,9 @@ def export_model(
         commits them.
 
     Returns the contents of `about.json`; `difference` is the largest one over all outputs.
-    Raises ConfigError for an unknown output or a net of other outputs, DeviceError where a package
-    is missing, OutputError, and CheckpointError if the exported model gives other outputs than the
-    net; then the folder keeps its contents.
+    Raises ConfigError for an unknown output or a net with other outputs, DeviceError where a
+    package is missing, OutputError, and CheckpointError if the exported model gives other outputs
+    than the net; then the folder keeps its contents.
     """
     if not isinstance(model, nn.Layer):
         raise ConfigError(f"the model is a {type(model).__name__}; expected a paddle.nn.Layer")
@@ -151,7 +151,7 @@ def variables(
             (name, list(np.shape(value))) for name, value in optimizer_state(checkpoint).items()
         ]
     with paddle.no_grad():
-        names = outputs_of(model)
+        names = output_names(model)
         outputs = ExportedModel(model, names)(paddle.zeros([1, SIZE, SIZE], "uint8"))
     temporaries = [(name, list(value.shape)) for name, value in zip(names, outputs)]
     temporaries += [(f"{name} gradient", shape) for name, shape in parameters]

@@ -11,7 +11,7 @@ from paddle_mnist.plots.figure import WIDTH, literal, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of runs on digits; `figures_of` in `mnist/report.py` draws them.
+# Of runs on digits; `figures_of` in `mnist/run_figures.py` draws them.
 DIGIT_FIGURES = (
     "curves",
     "learning_rate",
@@ -88,7 +88,7 @@ def stretched(channels: np.ndarray) -> np.ndarray:
 
 
 def tiles(channels: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
-    """Arrange [C, H, W] side by side, with nothing (masked) after each of them."""
+    """Arrange [C, H, W] side by side, with a masked row and column after each."""
     count, height, width = channels.shape
     rows = math.ceil(count / columns)
     page: np.ndarray = np.ma.zeros((rows * columns, height + 1, width + 1))
@@ -107,23 +107,6 @@ def worst(labels: np.ndarray, probabilities: np.ndarray, count: int = 20) -> np.
     wrong = np.flatnonzero(predictions != labels)
     order = np.argsort(-probabilities[wrong, predictions[wrong]], kind="stable")
     return wrong[order][:count]
-
-
-def mistakes(
-    images: np.ndarray,
-    labels: np.ndarray,
-    probabilities: np.ndarray,
-    title: str,
-) -> "Figure":
-    """Draw images that were misclassified, with label and prediction and their probabilities.
-
-    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10].
-    """
-    captions = [
-        f"label {label} ({shares[label]:.0%})\npredicted {shares.argmax()} ({shares.max():.0%})"
-        for label, shares in zip(labels, probabilities)
-    ]
-    return gallery(images, captions, title)
 
 
 def gallery(

@@ -1,5 +1,10 @@
-"""`Incremental`: the callback of a net that continues with other data. Imports no paddle."""
+"""`Incremental`, the callback for a net that continues with other data: soften it, measure it.
 
+It imports paddle where it is used: the callback's options are those of a command line, whose
+`--help` does without it.
+"""
+
+import itertools
 import logging
 import math
 from collections.abc import Mapping
@@ -16,11 +21,13 @@ log = logging.getLogger("paddle_mnist")
 
 BEFORE = "metrics_before"  # of result.json, and of older manifests
 TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
-LAYER = "fc"  # whose outputs `soften` divides where it is true
+LAYER = "fc"  # whose outputs are divided if `soften` is true
+TEMPERATURES = (1, 1.5, 2, 3, 5, 7, 10)  # 10 leaves a net that is sure and wrong nearly undecided
+BATCHES = 16  # of the first epoch, on which the temperature is chosen
 
 
 def _parse_layer(value: Any) -> Any:
-    """Read the name of a layer; true means `LAYER`, false none."""
+    """Read the name of a layer; true means `LAYER`, false no layer."""
     is_softened = WORDS.get(str(value).lower())
     return value if is_softened is None else LAYER if is_softened else None
 
@@ -34,7 +41,7 @@ class Incremental(Callback, Options):
     from new weights, or from weights alone, is neither measured nor softened.
 
     soften: the name of the layer that computes the outputs, which are made less confident where
-        they are wrong about the new data (`paddle_mnist.mnist.soften`); True for "fc".
+        they are wrong about the new data, by temperature scaling; True for "fc".
     """
 
     heading = "start"
@@ -61,8 +68,6 @@ class Incremental(Callback, Options):
             )
 
     def before_training(self, training: Training) -> None:
-        from paddle_mnist.mnist.soften import soften
-
         if training.resumed_from:  # newer checkpoints have it in `state_dict`
             self._before = dict(training.resumed_from.manifest.get(BEFORE) or {})
         elif _continues(training.arguments.start):
@@ -71,7 +76,7 @@ class Incremental(Callback, Options):
             words = ", ".join(f"{tag} {value:.4g}" for tag, value in self._before.items())
             log.info("before this training: %s", words or "not evaluated")
             if self.soften:
-                soften(training.model, self.soften, training.step, training.loader, training.world)
+                _soften(training, self.soften)
 
     def state_dict(self) -> dict[str, Any]:
         return {BEFORE: dict(self._before)}
@@ -107,3 +112,49 @@ class Incremental(Callback, Options):
 def _continues(start: Optional[StartFrom]) -> bool:
     """Return whether a run continues another with its optimizer."""
     return bool(start and not start.weights_only)
+
+
+def _soften(training: Training, name: str) -> None:
+    """Divide the net's outputs by the temperature that fits the new data best.
+
+    name: of the layer that computes the outputs; its weights and its bias are divided. That changes
+        no prediction of a classifier, only its confidence (temperature scaling: Guo et al., "On
+        Calibration of Modern Neural Networks", 2017). The temperature is the one of `TEMPERATURES`
+        with the lowest loss on the first batches; 1 for a net that predicts them correctly.
+
+    A net that is sure of wrong answers unlearns what its layers compute before it learns better:
+    to make its outputs small it makes its features small, and with ReLU those do not come back.
+    """
+    import paddle
+
+    from paddle_mnist.data.external import ExternalLoader
+    from paddle_mnist.training.evaluator import evaluate_step
+
+    layer = dict(training.model.named_sublayers())[name]
+    weights = [(parameter, parameter.detach().clone()) for parameter in layer.parameters()]
+
+    def divide(temperature: float) -> None:
+        for parameter, values in weights:
+            parameter.set_value(values / paddle.full([], temperature, values.dtype))
+
+    def choose() -> tuple[float, dict[float, float]]:
+        loader: Any = training.loader  # of a dataset: `check_training` has refused others
+        first = ExternalLoader(list(itertools.islice(loader.sharded(None).epoch(0), BATCHES)))
+        losses: dict[float, float] = {}
+        for temperature in TEMPERATURES:
+            divide(temperature)
+            results = evaluate_step(training.step, training.model, first, "train")
+            losses[temperature] = results["loss"]
+        return min(losses, key=losses.__getitem__), losses
+
+    temperature, losses = training.world.run_on_main(choose)
+    divide(temperature)
+    if temperature != 1:
+        log.info(
+            "the net is too sure of its answers about the new data: the outputs of %s are divided "
+            "by %g, which changes no prediction; the loss is %.4g instead of %.4g",
+            name,
+            temperature,
+            losses[temperature],
+            losses[1],
+        )

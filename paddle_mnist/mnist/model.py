@@ -110,8 +110,7 @@ class MNIST(FastConvSwitch, nn.Layer):
 
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
-        has_usual_features = type(self).features is MNIST.features
-        if has_usual_features and "features" not in self.__dict__ and not self.dropout_rate:
+        if not self.dropout_rate and not self._is_replaced("features"):
             return run_layers([*self._feature_layers, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
         dropped = F.dropout(features, self.dropout_rate, training=self.training)
@@ -126,13 +125,14 @@ class MNIST(FastConvSwitch, nn.Layer):
 
         Returns None with dropout, and in a subclass that computes something else.
         """
-        is_changed = any(
-            name in vars(self) or getattr(type(self), name) is not getattr(MNIST, name)
-            for name in ("__call__", "forward", "logits", "features")
-        )
-        if self.dropout_rate or is_changed:
+        methods = ("__call__", "forward", "logits", "features")
+        if self.dropout_rate or any(map(self._is_replaced, methods)):
             return None
         return [*self._feature_layers, self.fc]
+
+    def _is_replaced(self, method: str) -> bool:
+        """Return whether this object or a subclass has a method of its own."""
+        return method in vars(self) or getattr(type(self), method) is not getattr(MNIST, method)
 
     @property
     def _feature_layers(self) -> tuple[nn.Layer, ...]:

@@ -42,7 +42,7 @@ def _from_file(net: str) -> nn.Layer:
     file, _, name = net.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py" or not path.is_file():
-        raise ConfigError(f"net is {net}; expected FILE.py:CLASS, and the file to be there")
+        raise ConfigError(f"net is {net}; expected FILE.py:CLASS of an existing file")
     sys.path.append(str(path.resolve().parent))  # what the file imports may stand beside it
     try:
         values = runpy.run_path(str(path))
@@ -65,7 +65,7 @@ def is_tutorials(model: Any) -> bool:
 class DigitNet(nn.Layer):
     """A custom net, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
 
-    net: may also return probabilities. Raises ConfigError for a net of other outputs.
+    net: may also return probabilities. Raises ConfigError for a net with other outputs.
     """
 
     def __init__(self, net: nn.Layer):

@@ -81,7 +81,7 @@ class DigitPredictor(Predictor):
     batch_size: the largest number of images computed at once, which bounds the memory.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. Both are for exported models: weights compute one
-        call at a time, with Paddle's layers.
+        call at a time.
     run: the run that "latest", "best" or the name of a checkpoint refers to; by default the newest
         in work/output. outputs: names of `OUTPUTS`, which the net of weights gives.
     net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.

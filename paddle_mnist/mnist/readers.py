@@ -270,7 +270,7 @@ def _read_small_digits() -> tuple[np.ndarray, np.ndarray]:
     spec = importlib.util.find_spec("sklearn")
     if not spec or not spec.submodule_search_locations:
         raise DataError(
-            "scikit-learn, which has the digits, is not there; install the package again"
+            "scikit-learn, which contains the digits, is not installed; install the package again"
         )
     path = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with open_unpacked(path) as stream:

@@ -55,7 +55,7 @@ class Source:
     """The origin of images, and the function that reads them.
 
     path: of the file or folder; None for the embedded digits. files: those that are read.
-    note: what a user should know of it. digits: the selected ones; empty for all.
+    note: what a user should know about it. digits: the selected ones; empty for all.
     """
 
     name: str
@@ -114,7 +114,7 @@ def _split_selection(data: str) -> tuple[str, tuple[int, ...]]:
     Raises DataError for an empty selection.
     """
     match = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
-    if not match or Path(data).exists():
+    if not match or os.path.exists(data):  # which is false for an impossible path, too
         return data, ()
     digits: set[int] = set()
     for part in match[2].split(","):

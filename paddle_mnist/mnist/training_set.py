@@ -1,4 +1,4 @@
-"""The training images: new ones, those of an earlier training, distorted or not."""
+"""`TrainingSet`, new and replayed images; `ReplayOrder`, which draws the replayed ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -98,8 +98,8 @@ def test_dashboard_with_a_public_path_serves_all_below_it(run_of_fit, tmp_path):
 
         page = get("/scalar")
         loaded = re.findall(r"(?:href|src)=[\"']?([^\"' >]+)", page)
-        assert len(loaded) > 10 and all(one.startswith(f"{path}/") for one in loaded), loaded
-        scripts = [one for one in loaded if one.endswith(".js")]
+        assert len(loaded) > 10 and all(url.startswith(f"{path}/") for url in loaded), loaded
+        scripts = [url for url in loaded if url.endswith(".js")]
         assert "/app/" not in page + get(scripts[-1].removeprefix(path))
         shown = json.loads(get("/api/scalar/tags"))["data"]
         metrics = {run: set(names) for run, names in zip(shown["runs"], shown["tags"])}

@@ -60,6 +60,7 @@ def two_digits():
 
 
 NO_DIGIT = as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0)))
+NOT_FINITE = as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF")
 REFUSED = {
     "nothing": (None, "Draw a digit."),
     "blank": (as_bytes(Image.new("L", (50, 50), 255)), "Blank"),
@@ -68,6 +69,7 @@ REFUSED = {
     "SVG": (b"<svg></svg>", "SVG"),
     "two digits": (two_digits(), "Several shapes; expected one digit"),
     "cut off": (as_bytes(draw_digit(3, 1))[:500], "amaged or cut off"),
+    "not finite": (NOT_FINITE, "Holds values that are not finite"),
     "no digit": (NO_DIGIT, "Probably not one digit"),
     "animation": (
         as_bytes(draw_digit(3, 1), "GIF", save_all=True, append_images=[draw_digit(4, 1)]),
@@ -321,6 +323,22 @@ def test_page_reads_ten_digits_drawn_one_after_another(visit):
         visitor.draw(strokes)
         visitor.expect(f"{digit}, probability")
         visitor.clear()
+
+
+# A 1 with a long flag, as in German handwriting
+FLAG = np.linspace((0.04, 0.26), (0.45, 0.02), 12)
+STEM = np.linspace((0.45, 0.02), (0.45, 0.98), 24)
+
+
+@shares_the_page
+def test_page_shows_no_other_digit_than_its_answer(visit):
+    """The net's probability of a 7 is higher."""
+    visitor = visit(**DESKTOP)
+    visitor.draw([[*FLAG, *STEM]])
+    visitor.expect("1, probability [1-4]")
+    visitor.api.expect(visitor.page.locator(".grid-container img")).to_have_count(3)
+    seven = visitor.page.get_by_role("heading", name="7", exact=True)
+    visitor.api.expect(seven).to_have_count(0)
 
 
 @shares_the_page

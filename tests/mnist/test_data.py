@@ -57,7 +57,9 @@ def test_explicit_source_wins_over_environment_over_auto(elsewhere, tiny, idx, m
 
 
 def test_path_that_does_not_exist_raises_and_never_falls_back(elsewhere):
-    for data in ("nope.json.gz", "nope/", "~nobody_of_this_name/x", "x" * 300, "a\0b"):
+    too_long = "x" * 300
+    names = ("nope.json.gz", "nope/", "~nobody_of_this_name/x", too_long, f"{too_long}#1", "a\0b")
+    for data in names:
         with pytest.raises(DataError, match="expected"):
             find_source(data)
 

@@ -60,10 +60,10 @@ def test_read_pictures_sheet_on_a_desk_reads_the_digit(predictor, digits, tmp_pa
         for number, image in enumerate(digits[:4])
     ]
     readings = read(predictor, tmp_path, pictures)
-    assert sum(one.digit == number for number, one in enumerate(readings)) >= 3
-    for one, picture in zip(readings, pictures):
-        assert 0 < one.box.left < one.box.right < picture.width
-        assert one.box.height < 0.6 * picture.height
+    assert sum(reading.digit == number for number, reading in enumerate(readings)) >= 3
+    for reading, picture in zip(readings, pictures):
+        assert 0 < reading.box.left < reading.box.right < picture.width
+        assert reading.box.height < 0.6 * picture.height
 
 
 def test_find_sheet_takes_no_shadowed_page_for_a_sheet(digits):

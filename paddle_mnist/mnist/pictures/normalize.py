@@ -16,7 +16,7 @@ from paddle_mnist.mnist.pictures.shapes import Shape
 
 LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
 SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes
-AROUND = 0.15  # of the longer side; ink is compared with the darkest so near
+AROUND = 0.15  # of the longer side; ink is compared with the darkest within it
 FAINTEST_STROKE = 0.6  # of a shape's usual ink; what is fainter does not become as dark
 BOX = 20  # pixels, the side of the box into which a digit is scaled
 MIN_STROKE, MAX_STROKE = 2.0, 4.5  # pixels in the box, as most strokes in MNIST are
@@ -88,7 +88,7 @@ def _centre(values: np.ndarray) -> list[float]:
 
 
 def _fitted(values: np.ndarray, side: int) -> np.ndarray:
-    """Scale values so that their longer side has so many pixels."""
+    """Scale values so that their longer side has this number of pixels."""
     width, height = (max(1, round(own * side / max(values.shape))) for own in values.shape[::-1])
     # Pillow, as the images that the detector learned from were made by its filter.
     image = Image.fromarray(values.astype(np.float32))

@@ -164,7 +164,7 @@ def _brightness(image: Image.Image) -> np.ndarray:
     values = np.asarray(image, np.float32)
     if is_deep:
         if not np.isfinite(values).all():
-            raise DataError("holds values that are not finite; expected brightness")
+            raise PictureError("holds values that are not finite; expected brightness", "damaged")
         brightness: np.ndarray = np.clip(values / max(values.max(), 1), 0, 1)
         return brightness
     channels = values[..., :3] / 255

@@ -22,8 +22,9 @@ COARSE = 24  # pixels, the longer side at which light and dark ink are told apar
 SHEET_SIDE = 256  # pixels, the longer side at which the sheet is sought
 SHEET_AREA = 0.02  # of the picture
 SHEET_FIT = 0.88  # of a sheet's area and its quadrilateral's, the smaller to the larger
-SHEET_EDGE = (0.015, 0.045, 0.2)  # of the longer side: from there the sheet is looked at to there
-# within its edges, and to there around it, which is wider than a pen
+# Distances from a sheet's edges, of the longer side. The sheet is measured from the first to the
+# second inside, its surroundings from the first to the third outside, which is wider than a pen.
+SHEET_EDGE = (0.015, 0.045, 0.2)
 SHEET_CONTRAST = 0.06  # of the brightness
 SIDE_CONTRAST = 0.6  # of that contrast, at each side in the picture
 SHEET_RIM = 0.02  # of its sides, cut off

@@ -86,7 +86,8 @@ def _reading(file: str, digit: Digit, probabilities: np.ndarray, score: Optional
     is_wide = digit.box is not None and digit.box.width > digit.box.height
     least = WIDE_THRESHOLD if is_wide else THRESHOLD
     if score is not None and digit.is_mark:
-        return replace(seen, error="probably a comma: small, and below the middle of the row")
+        error = "probably a comma: small, and below the middle of the row"
+        return replace(seen, error=error, kind="digit")
     if score is not None and score < least:
         form = "a digit that is wider than high" if is_wide else "a digit"
         error = f"probably not one digit (score {score:.2f}; {form} has {least} or more)"

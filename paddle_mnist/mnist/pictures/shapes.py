@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
-AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
+AROUND = 0.06  # of the longer side; ink is compared with the darkest within it
 LEAST_INK = 0.42  # of the darkest ink around; fainter pixels are paper
 FAINTEST = 0.15  # of the strongest ink, the same
 FAINTEST_ON_PAGE = 0.1  # a stain is a shape among others there, not a second digit
@@ -23,7 +23,7 @@ TALLEST = 1.4  # of the usual height; two strokes that are taller together are t
 MOST_SHAPES = 500
 FLAG = 0.45  # of the other's height; what is lower, and NEAR, is a part of it, as the flag of a 5
 ANGLE = 0.75  # the same of the angle of a 4, left of its stem
-RAISED = 0.2  # of the height; so much above its stem's foot the angle of a 4 ends
+RAISED = 0.2  # of the height; the angle of a 4 ends at least this far above the foot of its stem
 NEAR = 0.12  # of the higher one's height
 SMALL = 0.55  # of the usual height; what is lower, and hangs below a row's middle, is a comma
 SAME_ROW = 0.6  # of the usual height, from where the row's last shapes would have the next
