@@ -60,13 +60,13 @@ def environment(**values: Optional[str]) -> Iterator[None]:
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def for_another_python(**values: str) -> dict[str, str]:
+def for_another_python() -> dict[str, str]:
     """Return an environment in which another Python imports the same modules from the same paths.
 
     A program may have added to its `sys.path`, as a notebook does with a folder of packages.
     """
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {**os.environ, "PYTHONPATH": paths, **values}
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def descriptors_open() -> None:
