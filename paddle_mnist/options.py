@@ -36,7 +36,7 @@ Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 PathStr = Annotated[str, Meta(min_length=1)]
 
-TRUTH_VALUES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 WORDS_FOR_NONE = ("none", "null")
 OPTION = "option"  # the entry of a field's metadata that makes it an option
 
@@ -245,7 +245,7 @@ def _from_text(value: Any, kind: Any) -> Any:
     if type(None) in kinds and value.lower() in WORDS_FOR_NONE:
         return None
     if bool in kinds:
-        return TRUTH_VALUES.get(value.lower(), value)
+        return BOOLEANS.get(value.lower(), value)
     if PathStr in kinds:
         return os.path.expanduser(value)
     return split_names(value) if any(get_origin(inner) is tuple for inner in kinds) else value

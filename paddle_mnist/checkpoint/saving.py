@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.errors import ConfigError, StoppedError
-from paddle_mnist.options import (
-    TRUTH_VALUES,
-    Count,
-    CountOrZero,
-    Options,
-    PathStr,
-    Positive,
-    option,
-)
+from paddle_mnist.options import BOOLEANS, Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.system import signals
 from paddle_mnist.system.remote import check_url
 from paddle_mnist.train_state import TrainState
@@ -25,9 +17,9 @@ if TYPE_CHECKING:
 def _truth_as_number(value: Any) -> Any:
     """Read a truth value as 1 or 0."""
     if isinstance(value, str) and not value.isdecimal():
-        if value.lower() not in TRUTH_VALUES:
+        if value.lower() not in BOOLEANS:
             raise ValueError("expected a whole number, true or false")
-        value = TRUTH_VALUES[value.lower()]
+        value = BOOLEANS[value.lower()]
     return int(value) if isinstance(value, bool) else value
 
 

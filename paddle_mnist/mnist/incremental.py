@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.options import TRUTH_VALUES, Options, option
+from paddle_mnist.options import BOOLEANS, Options, option
 from paddle_mnist.train_state import HIGHEST_IS_BEST
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -21,7 +21,7 @@ LAYER = "fc"  # whose outputs `soften` divides where it is true
 
 def _parse_layer(value: Any) -> Any:
     """Read the name of a layer; true means `LAYER`, false none."""
-    is_softened = TRUTH_VALUES.get(str(value).lower())
+    is_softened = BOOLEANS.get(str(value).lower())
     return value if is_softened is None else LAYER if is_softened else None
 
 
