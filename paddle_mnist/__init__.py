@@ -3,8 +3,8 @@
 Importing it does not import paddle; the first use of a name that needs it does.
 """
 
+import ast
 import pkgutil
-import re
 import warnings
 from importlib import import_module
 from typing import Any
@@ -15,9 +15,10 @@ warnings.filterwarnings("ignore", message="No ccache found")
 # Its BatchNorm announces a change of Paddle 2 in each process that trains; there is nothing to do.
 warnings.filterwarnings("ignore", message="When training, we now always track global mean")
 
-# The module of each public name, as the stub imports it for checkers of types and for editors.
-_STUB = (pkgutil.get_data(__name__, "__init__.pyi") or b"").decode()
-_PUBLIC = {name: module for module, name in re.findall(r"from (\S+) import (\w+) as", _STUB)}
+# The module of each public name, as the stub imports it for type checkers and editors.
+_STUB = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+_IMPORTS = [node for node in _STUB.body if isinstance(node, ast.ImportFrom)]
+_PUBLIC = {alias.name: node.module or "" for node in _IMPORTS for alias in node.names}
 
 # Weights that come with the package: the word that stands for them, and what returns them.
 PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}

@@ -3,6 +3,7 @@
     PaddleMnistError            1
     ├── ConfigError             2   a bad argument, option or configuration
     ├── DataError               3   a missing or faulty source of images
+    │   └── PictureError        3   a picture that cannot be read as a digit
     ├── CheckpointError         4   no usable checkpoint, or one that is refused
     ├── DeviceError             5   Paddle or the device is not available
     ├── DivergedError           6   the loss is no longer a finite number
@@ -107,14 +108,14 @@ class StoppedError(PaddleMnistError, SystemExit):
 def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
     """Return an error in one line: its class, and what is wrong; Paddle's have many lines.
 
-    mask: hides what nobody may see, before a long line is cut.
+    mask: hides secrets, before a long line is cut.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
     return f"{type(error).__name__}: {mask(chosen.rstrip('.'))[:300]}".removesuffix(": ")
 
 
-# Said wherever weights are refused as a checkpoint to continue from.
+# The remedy where weights alone are refused as a checkpoint.
 WEIGHTS_ALONE = "init_from (in code StartFrom with weights_only) takes the weights alone"
 
 SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
@@ -140,7 +141,7 @@ def unknown_name(origin: str, name: str, known: Iterable[str], others: str = "")
 
     others: says where the known names are, if none is near; by default the message lists them.
     """
-    known = [str(one) for one in known]
+    known = [*map(str, known)]
     nearest = nearest_name(str(name), known)
     hint = f"did you mean {nearest!r}?" if nearest else others or f"expected {listed(known)}"
     return f"{origin}: unknown name {name!r}; {hint}"

@@ -1,4 +1,4 @@
-"""A training's collaborators, as Protocols or base classes, and what passes between them."""
+"""Collaborators of the training loop, as Protocols or base classes, and the values they pass."""
 
 import contextlib
 import copy
@@ -55,8 +55,8 @@ class StepOutputs:
     """The values that the forward pass of one shard gives.
 
     loss: its mean loss []. metrics: sums over its samples, by name.
-    count: what the loss is a mean over, a number; None for the shard's samples. With 0, `loss` is
-        the total, which the count of the whole batch divides; NaN is a total of nothing.
+    count: the number of units that the loss is a mean over; None: the shard's samples. With 0,
+        `loss` is the total, which the count of the whole batch divides; NaN is a total of nothing.
     """
 
     loss: "paddle.Tensor"
@@ -84,7 +84,7 @@ class View:
 
     @property
     def state(self) -> TrainState:
-        """A copy of the training's state. Raises DivergedError."""
+        """A copy of the run's state. Raises DivergedError."""
         return copy.deepcopy(self._state)
 
     @property
@@ -129,8 +129,8 @@ class Observer:
     def on_epoch_start(self, view: View) -> None:
         """Called before the first step of each epoch, and again by a run that resumes inside it.
 
-        What it sets, such as which layers are frozen in the epoch `view.state.epoch`, is thus in
-        force after any resume. It should follow from the epoch alone, not from earlier calls.
+        Its settings, such as which layers are frozen in the epoch `view.state.epoch`, thus hold
+        after any resume. They should follow from the epoch alone, not from earlier calls.
         """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
@@ -195,23 +195,23 @@ class Loader(Protocol):
             return list(itertools.islice(self.epoch(0), count))
 
     def first_batch(self, epoch: int = 0) -> Any:
-        """Return what this process reads first in the first epoch, without this loader's workers.
+        """Return the first batch of this process in the first epoch, without this loader's workers.
 
         epoch: whose random numbers samples draw that are read by index.
         """
         return self.first_batches(1)[0]
 
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
-        """Return what errors call the sample in a row of a shard of a batch."""
+        """Return the name that errors use for the sample in a row of a shard of a batch."""
         return f"its sample {row}"
 
     def close(self) -> None:
-        """Close what stays open from epoch to epoch."""
+        """Close the resources that stay open from epoch to epoch."""
         return
 
 
 class Checkpointer:
-    """Base class of what saves checkpoints when they are due; by itself it saves nothing."""
+    """Base class of objects that save checkpoints when they are due; by itself it saves nothing."""
 
     def at_start(self, state: TrainState) -> None:
         """Called before the first step of a run whose initial weights are to be saved."""

@@ -1,6 +1,6 @@
 """Options, declared once: as fields of dataclasses that `fit`, YAML and command lines share.
 
-A group of options is a subclass of `Options`, in the room whose business it is. Command lines,
+A group of options is a subclass of `Options`, in the subpackage that it concerns. Command lines,
 YAML files and checkpoints have the options of all groups under flat names, which the fields declare
 (`flat_options`); nothing else lists them.
 """
@@ -36,8 +36,8 @@ Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 PathStr = Annotated[str, Meta(min_length=1)]
 
-WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-NOTHING = ("none", "null")  # what a command line writes for None
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+WORDS_FOR_NONE = ("none", "null")
 OPTION = "option"  # the entry of a field's metadata that makes it an option
 
 
@@ -45,7 +45,7 @@ class Option(NamedTuple):
     """The declaration of a field of a group of options. See `option`."""
 
     help: Union[str, Mapping[str, str]]
-    flat: Optional[Mapping[str, Mapping[str, Any]]]  # by name, what it implies; None: the field's
+    flat: Optional[Mapping[str, Mapping[str, Any]]]  # by name, implied values; None: the field's
     heading: str
     must_match: bool
     bare: Optional[str]
@@ -132,11 +132,11 @@ class FlatOption(NamedTuple):
 
     @property
     def metavar(self) -> str:
-        """What `--help` shows for the value: the choices, or its type."""
+        """The placeholder for the value in `--help`: the choices, or its type."""
         if self.choices:
             return f"{{{','.join(self.choices)}}}"
         shown = {bool: "{true,false}", int: "INT", float: "FLOAT", tuple: "LIST", PathStr: "PATH"}
-        return next((shown[one] for one in _kinds(self.field.type) if one in shown), "TEXT")
+        return next((shown[kind] for kind in _kinds(self.field.type) if kind in shown), "TEXT")
 
     def read(self, name: str, value: Any) -> Any:
         """Return the value of its type that a value stands for. Raises ConfigError."""
@@ -166,17 +166,20 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
     """
     arguments: dict[str, Any] = {}
     options = flat_options([group])
-    for name, one in options.items():
-        if name not in values or (one.implied and values[name] is None):
+    for name, flat_option in options.items():
+        field_name = flat_option.field.name
+        if name not in values or (flat_option.implied and values[name] is None):
             continue
-        if one.field.name in arguments:
-            names = " and ".join(_flat_names(one.field, one.declared))
+        if field_name in arguments:
+            names = " and ".join(_flat_names(flat_option.field, flat_option.declared))
             raise ConfigError(f"{names} are given; expected at most one of them")
-        arguments |= {one.field.name: values[name], **one.implied}
+        arguments |= {field_name: values[name], **flat_option.implied}
     for field, declared in _declared(group):
         if field.default is MISSING and field.name not in arguments:
             given = [
-                name for name, one in options.items() if values.get(name) not in (None, one.default)
+                name
+                for name, flat_option in options.items()
+                if values.get(name) not in (None, flat_option.default)
             ]
             if given:
                 needed = " or ".join(_flat_names(field, declared))
@@ -189,24 +192,25 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
 
 def flat_values(groups: Iterable[Any], only_must_match: bool = False) -> dict[str, Any]:
     """Return the values of those among some objects that are groups of options, by flat name."""
-    return {
-        name: getattr(group, one.field.name) if one.implied.items() <= vars(group).items() else None
-        for group in groups
-        if isinstance(group, Options)
-        for name, one in flat_options([type(group)]).items()
-        if one.declared.must_match or not only_must_match
-    }
+    values = {}
+    for group in groups:
+        if isinstance(group, Options):
+            for name, flat_option in flat_options([type(group)]).items():
+                if flat_option.declared.must_match or not only_must_match:
+                    is_meant = flat_option.implied.items() <= vars(group).items()
+                    values[name] = getattr(group, flat_option.field.name) if is_meant else None
+    return values
 
 
 def _declared(group: type) -> Iterator[tuple["Field[Any]", Option]]:
-    """Yield the fields of a class that are options, and what they declare."""
+    """Yield the fields of a class that are options, and their declarations."""
     for field in fields(group):
         if OPTION in field.metadata:
             yield field, field.metadata[OPTION]
 
 
 def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[str, Any]]:
-    """Return the flat names of a field, and what each of them implies."""
+    """Return the flat names of a field, and the values that each of them implies."""
     return {field.name: {}} if declared.flat is None else declared.flat
 
 
@@ -231,20 +235,20 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> A
 
 
 def _from_text(value: Any, kind: Any) -> Any:
-    """Return what text stands for where msgspec does not know: None, a word, a path, a list."""
+    """Convert text that msgspec does not: to None, a truth value, a path or a list."""
     kinds = get_args(kind) if get_origin(kind) is Union else (kind,)
     if isinstance(value, bool):  # YAML makes a truth value of a bare `off`
         word = "on" if value else "off"
         return word if word in _choices(kind) else value
     if not isinstance(value, str):
         return value
-    if type(None) in kinds and value.lower() in NOTHING:
+    if type(None) in kinds and value.lower() in WORDS_FOR_NONE:
         return None
     if bool in kinds:
-        return WORDS.get(value.lower(), value)
+        return BOOLEANS.get(value.lower(), value)
     if PathStr in kinds:
         return os.path.expanduser(value)
-    return split_names(value) if any(get_origin(one) is tuple for one in kinds) else value
+    return split_names(value) if any(get_origin(inner) is tuple for inner in kinds) else value
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
@@ -253,15 +257,15 @@ def _kinds(kind: Any) -> Iterator[Any]:
     if get_origin(kind) is Annotated:
         yield kind
     if get_origin(kind) in (Union, Annotated):
-        for one in get_args(kind):
-            yield from _kinds(one)
+        for inner in get_args(kind):
+            yield from _kinds(inner)
 
 
 def _choices(kind: Any) -> tuple[str, ...]:
     if get_origin(kind) is Literal:
         return tuple(word for word in get_args(kind) if isinstance(word, str))
     if get_origin(kind) in (Union, Annotated):
-        return tuple(word for one in get_args(kind) for word in _choices(one))
+        return tuple(word for inner in get_args(kind) for word in _choices(inner))
     return ()
 
 
@@ -291,7 +295,7 @@ def plain(value: Any) -> Any:
     Also those in lists, tuples and dicts; anything else is returned as it is.
     """
     if isinstance(value, np.floating):
-        return float(value)  # item() of a long double is one still
+        return float(value)  # `item()` of a long double returns a long double
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, range):

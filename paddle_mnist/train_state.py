@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 MODES = ("max", "min")  # which value of the monitored metric is the best
-# Metrics whose best value is known by their name; of others `mode` must say.
+# Metrics whose names show which value is the best; for others, `mode` must be given.
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 
 
@@ -25,10 +25,6 @@ class RunningSums:
     totals: dict[str, list[float]] = field(default_factory=dict)
 
 
-def _nothing_pending() -> None:
-    """Before a run attaches its metrics, the sums are up to date."""
-
-
 @dataclass
 class TrainState:
     """The progress of a run. Every manifest holds it as JSON; no path is parsed for it.
@@ -40,14 +36,14 @@ class TrainState:
     train_seconds: time spent in training steps, summed over all starts of the run.
     running_sums: sums since the last log line; a resumed run continues them and writes the same
         line. During training they lag behind the steps until `synchronize`.
-    metrics: what an evaluation of the current weights gave, by tag; empty if there was none.
+    metrics: the results of an evaluation of the current weights, by tag; empty without one.
     scores: [step, value of `monitor`] of every evaluation of the run; None if it is not finite.
     monitor, mode: the metric by which evaluations are compared, and whether the highest value is
         the best, "max", or the lowest, "min".
     step_interrupted: an optimizer step was interrupted; the weights may be half updated.
 
-    Whoever saves, compares or copies a state takes `as_dict`, or a copy or pickle made of it: all
-    of them synchronize first.
+    To save, compare or copy a state, use `as_dict`, `copy` or `pickle`: all of them synchronize
+    first.
     """
 
     epoch: int = 0
@@ -61,20 +57,21 @@ class TrainState:
     monitor: str = "valid/acc"
     mode: str = "max"
     step_interrupted: bool = False
-    _synchronize: Callable[[], None] = field(
-        default_factory=lambda: _nothing_pending, init=False, repr=False, compare=False
+    _add_pending: Optional[Callable[[], None]] = field(
+        default=None, init=False, repr=False, compare=False
     )
 
-    def attach(self, synchronize: Callable[[], None]) -> None:
-        """Have `synchronize` called whenever `running_sums` must be up to date."""
-        self._synchronize = synchronize
+    def attach(self, add_pending: Callable[[], None]) -> None:
+        """Call `add_pending` from now on in `synchronize`."""
+        self._add_pending = add_pending
 
     def synchronize(self) -> None:
         """Bring `running_sums` up to date: add the results that steps left on the device.
 
         Raises DivergedError if the loss of such a step is not finite.
         """
-        self._synchronize()
+        if self._add_pending:
+            self._add_pending()
 
     @contextlib.contextmanager
     def stepping(self, samples: int, in_epoch: bool = True) -> Iterator[None]:

@@ -16,7 +16,7 @@ from markdown_tables import marked_tables, translated
 from pages import ENGLISH, TRANSLATED, blocks, name, without_code
 from synthetic_data import tiny_splits, write_json
 
-from paddle_mnist.commands._dispatch import COMMANDS
+from paddle_mnist.__main__ import COMMANDS
 
 EN = ROOT / "docs/en"
 RUN_ELSEWHERE = ("README", "install")  # test_readme and test_install do

@@ -14,8 +14,8 @@ from pages import ENGLISH, blocks, without_code
 
 import paddle_mnist
 from paddle_mnist import errors
+from paddle_mnist.__main__ import COMMANDS
 from paddle_mnist.checkpoint.manifest import FORMAT
-from paddle_mnist.commands._dispatch import COMMANDS
 from paddle_mnist.mnist.config import recipes
 from paddle_mnist.system.signals import stop_signals
 

@@ -19,7 +19,7 @@ from conftest import ROOT
 from test_notebook import NOTEBOOKS, assert_results
 
 import paddle_mnist
-from paddle_mnist.commands._dispatch import COMMANDS
+from paddle_mnist.__main__ import COMMANDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -165,7 +165,7 @@ def test_installed_program_has_help_and_a_version_without_paddle(environment, tm
         output, imported = environment.run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
         assert output.startswith(start)
         modules = re.findall(r"^import time:.*\| +(\S+)$", imported, re.MULTILINE)
-        assert "paddle_mnist.commands._dispatch" in modules
+        assert "paddle_mnist.commands.cli" in modules
         assert not {"paddle", "visualdl", "matplotlib", "sklearn", "scipy"} & set(modules)
 
 

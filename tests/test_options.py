@@ -101,9 +101,10 @@ def as_text(value):
 def flat(draw, kind):
     """Draw values of the options of a group by flat name; one for each field."""
     chosen = {}
-    for name, one in draw(st.permutations([*flat_options([kind]).items()])):
-        value = draw(PARSED.get(name, values_of(one.field.type)))
-        if not one.implied or all(NAMES[other].field != one.field for other in chosen):
+    for name, flat_option in draw(st.permutations([*flat_options([kind]).items()])):
+        field = flat_option.field
+        value = draw(PARSED.get(name, values_of(field.type)))
+        if not flat_option.implied or all(NAMES[other].field != field for other in chosen):
             chosen[name] = value
     return chosen
 
@@ -147,10 +148,10 @@ def plain_list(value):
 
 def test_options_have_one_name_a_help_and_a_default_that_they_take():
     assert len(NAMES) == sum(len(flat_options([kind])) for kind in KINDS), "a name is used twice"
-    for name, one in NAMES.items():
-        assert one.declared.help and one.heading, name
-        if not one.implied:
-            assert one.read(name, one.default) == one.default, name
+    for name, flat_option in NAMES.items():
+        assert flat_option.declared.help and flat_option.heading, name
+        if not flat_option.implied:
+            assert flat_option.read(name, flat_option.default) == flat_option.default, name
 
 
 def test_fit_has_the_defaults_of_its_groups_which_are_frozen():
@@ -209,7 +210,7 @@ FLAT_NAMES = {"heat": "oven_heat", "place": "away"}  # where they are not the fi
 
 def test_field_declares_its_names_its_heading_and_its_choices():
     assert [*FLAT_OVENS] == "loaves oven_heat kind notes light at_home away".split()
-    headings = {name: one.heading for name, one in FLAT_OVENS.items()}
+    headings = {name: flat_option.heading for name, flat_option in FLAT_OVENS.items()}
     assert headings.pop("light") == "safety" and {*headings.values()} == {"baking"}
     assert FLAT_OVENS["kind"].choices == ("gas", "wood") and FLAT_OVENS["loaves"].choices == ()
     assert FLAT_OVENS["light"].declared.bare == "true" and not FLAT_OVENS["kind"].declared.bare
@@ -282,16 +283,16 @@ def test_wrong_value_raises_with_its_name_and_the_expected_values(field, value, 
 @settings(max_examples=50)
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.lists(st.text())))
 def test_any_value_is_read_or_raises_in_a_line(value):
-    for name, one in NAMES.items():
+    for name, flat_option in NAMES.items():
         try:
-            read = one.read(name, value)
+            read = flat_option.read(name, value)
         except ConfigError as error:
             text = str(error)
             assert text.startswith(f"{name} is ") and "; expected " in text and len(text) < 400
             assert "\n" not in text, text
         else:
             assert plain(read) is read or isinstance(read, tuple)
-            assert one.read(name, read) == read
+            assert flat_option.read(name, read) == read
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from unittest.mock import patch
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
+from paddle_mnist.__main__ import COMMANDS
 from paddle_mnist.commands import Parser
-from paddle_mnist.commands._dispatch import COMMANDS
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:

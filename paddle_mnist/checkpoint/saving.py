@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.errors import ConfigError, StoppedError
-from paddle_mnist.options import WORDS, Count, CountOrZero, Options, PathStr, Positive, option
+from paddle_mnist.options import BOOLEANS, Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.system import signals
 from paddle_mnist.system.remote import check_url
 from paddle_mnist.train_state import TrainState
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def _truth_as_number(value: Any) -> Any:
     """Read a truth value as 1 or 0."""
     if isinstance(value, str) and not value.isdecimal():
-        if value.lower() not in WORDS:
+        if value.lower() not in BOOLEANS:
             raise ValueError("expected a whole number, true or false")
-        value = WORDS[value.lower()]
+        value = BOOLEANS[value.lower()]
     return int(value) if isinstance(value, bool) else value
 
 
@@ -50,7 +50,7 @@ class Saving(Options):
     keep_every_minutes: the newest of each span of N minutes.
     keep_breakpoints: every checkpoint that was saved because training was interrupted.
 
-    break_lock_after: seconds without a sign of life after which another machine's lock on the run
+    break_lock_after: seconds without a heartbeat after which another machine's lock on the run
         directory is broken; by default it never is.
     stop_signals: additional signals that stop training after it has saved, as SIGTERM, SIGINT,
         SIGUSR1, SIGHUP and SIGXCPU do.
@@ -90,7 +90,7 @@ class Saving(Options):
     keep_every_minutes: Optional[Positive] = option(None, "keep one checkpoint every N minutes")
     keep_breakpoints: bool = option(False, "keep checkpoints that were saved on an interruption")
     break_lock_after: Optional[Positive] = option(
-        None, "seconds without a sign of life after which another machine's lock is broken"
+        None, "seconds without a heartbeat after which another machine's lock is broken"
     )
     stop_signals: tuple[str, ...] = option(
         (),

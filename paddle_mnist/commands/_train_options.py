@@ -53,11 +53,11 @@ def add_train_options(parser: Parser) -> None:
     )
     groups: dict[str, Any] = {}
     defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>"}
-    for name, one in FLAT_OPTIONS.items():
-        title = one.heading
+    for name, flat_option in FLAT_OPTIONS.items():
+        title = flat_option.heading
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        add_option(groups[title], name, one, defaults[name])
+        add_option(groups[title], name, flat_option, defaults[name])
         if name == "nprocs":
             groups[title].add_argument(
                 "--num_gpus",
@@ -68,19 +68,19 @@ def add_train_options(parser: Parser) -> None:
             )
 
 
-def add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
+def add_option(group: Any, name: str, flat_option: FlatOption, value: Any) -> None:
     """Add an option to a parser or one of its groups. value: its default, for the help."""
     value = ",".join(map(str, value)) if isinstance(value, list) else value
     value = str(value).lower() if isinstance(value, bool) else value
     default = "" if value in (None, "") else f" [{value}]"
-    bare = one.declared.bare  # the value of an option without one
+    bare = flat_option.declared.bare  # the value of an option without one
     group.add_argument(
         f"--{name}",
         *([f"--{ALIASES[name]}"] if name in ALIASES else []),
         dest=name,
         default=argparse.SUPPRESS,
-        metavar=one.metavar,
-        help=f"{one.help}{default}",
+        metavar=flat_option.metavar,
+        help=f"{flat_option.help}{default}",
         **({"nargs": "?", "const": bare} if bare else {}),
     )
 

@@ -25,10 +25,10 @@ def add_weights_arguments(
     first: bool = True,
     run_options: tuple[str, ...] = ("--run",),
 ) -> None:
-    """Add what names the weights of a command, which `named_weights` returns, and their net.
+    """Add the arguments that name a command's weights, for `named_weights`, and their net.
 
-    default: what is read without it, for the help. kinds: what may be named.
-    first: whether it may stand before all options, too. run_options: spellings of `--run`.
+    default: the weights without them, for the help. kinds: what a name may stand for.
+    first: whether a name may also stand before all options. run_options: spellings of `--run`.
     """
     meaning = f"{kinds}, {', '.join(WORDS[:-1])} or {WORDS[-1]} [{default}]"
     if first:
@@ -55,12 +55,12 @@ def add_weights_arguments(
     parser.add_argument(
         "--net",
         metavar="FILE.py:CLASS",
-        help="net of your own that the weights are of; FILE.py is executed [the tutorial's]",
+        help="custom net of the weights; FILE.py is executed [the tutorial's]",
     )
 
 
 def named_weights(args: argparse.Namespace) -> NamedWeights:
-    """Return what the arguments name. Raises ConfigError if they name several things."""
+    """Return the weights that the arguments name. Raises ConfigError if they name several."""
     first = getattr(args, "weights", None)
     name, run = _only("checkpoint", args.names), _only("run", args.runs_of_names)
     if first is None or name is None:

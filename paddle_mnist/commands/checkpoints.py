@@ -18,7 +18,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
 from paddle_mnist.train_state import TrainState
 
-RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}
+RETENTION = {name: FLAT_OPTIONS[name] for name in FLAT_OPTIONS if name.startswith("keep_")}
 
 
 @command(prints_data=True)
@@ -59,13 +59,14 @@ def _parser() -> Parser:
     prune.add_argument(
         "--yes", action="store_true", help="delete them instead of only listing them"
     )
-    for name, one in RETENTION.items():
-        prune.add_argument(f"--{name}", metavar=one.metavar, help=f"{one.help} [as the run does]")
+    for name, flat_option in RETENTION.items():
+        help = f"{flat_option.help} [as the run does]"
+        prune.add_argument(f"--{name}", metavar=flat_option.metavar, help=help)
     return parser
 
 
 def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]:
-    """Return the checkpoints that a name leads to, and their run, None if they are of none.
+    """Return the checkpoints that a name leads to, and their run; None if they are in no run.
 
     name: of a run, a checkpoint, or a folder with checkpoints. Raises CheckpointError if there are
     no checkpoints.

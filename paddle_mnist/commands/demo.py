@@ -4,7 +4,6 @@ Only this machine can reach the page unless you give --host. Other programs can 
 /read: see "Use via API" on the page. Press Ctrl-C to stop.
 """
 
-import os
 from collections.abc import Sequence
 
 from paddle_mnist.commands import Parser, command
@@ -26,8 +25,7 @@ def main(argv: Sequence[str]) -> None:
     )
     args = parser.parse_args(argv)
     weights = named_weights(args)
-    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
-    require_paddle()
+    require_paddle(hide_warnings=True)
     from paddle_mnist.apps.demo import serve
 
     serve(weights.name, args.host, args.port, args.share, weights.run, args.net)

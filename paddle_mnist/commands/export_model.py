@@ -40,8 +40,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
     if args.legacy and os.environ.get(LEGACY) != "0":
         return _export_legacy(argv)
-    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
-    require_paddle()
+    require_paddle(hide_warnings=True)
     from paddle_mnist.checkpoint.names import find_weights, newest_run
     from paddle_mnist.mnist.export import export_model, variables
     from paddle_mnist.mnist.own_nets import load_net

@@ -11,7 +11,6 @@ import functools
 import io
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +34,7 @@ def main(argv: Sequence[str]) -> None:
     if not (args.pictures or args.example):
         raise ConfigError("no picture is given; expected files or folders, or --example")
     named = named_weights(args)
-    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
-    require_paddle()
+    require_paddle(hide_warnings=True)
     from tqdm import tqdm
 
     from paddle_mnist.mnist.pictures import read_pictures
@@ -106,7 +104,7 @@ def _parser() -> Parser:
 
 
 def _write_sheet(path: str, readings: Sequence["Reading"], many: bool) -> None:
-    """Write a picture of what the net saw in each picture, or of the digits found in it."""
+    """Write one picture with the net's inputs, or with the digits found on each page."""
     from paddle_mnist.mnist.pictures.show import ON_A_SHEET, PAGES_ON_A_SHEET, pages, sheet
     from paddle_mnist.system.files import write_atomically
 

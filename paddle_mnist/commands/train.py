@@ -84,5 +84,5 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
 
 
 def _identity(path: Path) -> Optional[tuple[int, int]]:
-    """Return what distinguishes a file from a later one at its path; None without one."""
+    """Return an identity that a later file at the same path does not have; None without a file."""
     return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None

@@ -1,1 +1,1 @@
-"""Metrics of a training: how they are aggregated, and where they are written."""
+"""Metrics of a run: how they are added up, and where they are written."""

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import Writer
+from paddle_mnist.metrics.writers import LEARNING_RATE
 from paddle_mnist.system.environment import encodable
 from paddle_mnist.train_state import TrainState
 
@@ -34,7 +35,7 @@ class LogWriter(Writer):
         splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
         for split in splits:
             line = f"{epoch} {step}"
-            if split == "train":
+            if split == "train" and LEARNING_RATE in values:  # a callback may have a loss, too
                 log.info(f"{line} {_training_metrics(values)}{self._eta(state, values)}")
             else:
                 log.info(f"{line} {split} {_named(values, split)}")
@@ -52,7 +53,7 @@ def _of(total: Optional[int]) -> str:
 
 def _training_metrics(values: Mapping[str, float]) -> str:
     return (
-        f"lr {values['train/lr']:.5f} {_named(values, 'train')} "
+        f"lr {values[LEARNING_RATE]:.5f} {_named(values, 'train')} "
         f"reader_cost {values['speed/reader_cost']:.4f}s "
         f"batch_cost {values['speed/batch_cost']:.4f}s ips {values['speed/ips']:.0f} samples/s"
     )
@@ -63,7 +64,7 @@ def _named(values: Mapping[str, float], split: str) -> str:
     metrics = {
         tag.partition("/")[2]: value
         for tag, value in values.items()
-        if tag.startswith(f"{split}/") and tag != "train/lr"
+        if tag.startswith(f"{split}/") and tag != LEARNING_RATE
     }
     return " ".join(f"{name} {_number(value)}" for name, value in metrics.items())
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from paddle_mnist.interfaces import MetricSums, Writer
 from paddle_mnist.metrics.sums import Mean, Sums, as_float, computed, total
+from paddle_mnist.metrics.writers import LEARNING_RATE
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.train_state import RunningSums, TrainState
@@ -19,7 +20,7 @@ log = logging.getLogger("paddle_mnist")
 
 Batch = TypeVar("Batch")
 
-SKIPPED = "skipped_steps"  # the metric that counts steps without a sample that counts
+SKIPPED = "skipped_steps"  # the metric that counts steps in which nothing counts for the loss
 REMEDY = "try a lower learning_rate (checkpoints before it are good)"
 
 
@@ -145,7 +146,7 @@ class RunningMetrics:
         seconds = time.perf_counter() - self._line_started
         values = {
             **{f"train/{name}": value for name, value in computed(self._totals()).items()},
-            "train/lr": sums.lr,
+            LEARNING_RATE: sums.lr,
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
             "speed/ips": self._samples / seconds,

@@ -162,11 +162,6 @@ def total(totals: np.ndarray) -> float:
     return float(totals[0])
 
 
-def as_metric(value: Any, name: str, samples: int) -> BatchMetric:
-    """Return a metric of a batch as one that adds up, by `as_sums` unless it is one already."""
-    return value if isinstance(value, BatchMetric) else as_sums(value, name, samples)
-
-
 def as_sums(value: Any, name: str, samples: int) -> Sums:
     """Convert a metric of a batch to sums.
 

@@ -2,29 +2,26 @@
 
 Comments explain workarounds for faults of version 2.5.3, the newest; `apps/dashboard.py` has those
 for its server.
-
-    python -m paddle_mnist.metrics.visualdl FOLDER MODULE FUNCTION SHAPE
-
-writes the graph of the net that FUNCTION of MODULE builds; SHAPE is that of its input, as JSON.
 """
 
+import contextlib
 import functools
-import importlib
-import json
 import logging
 import re
-import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar, cast
 
 import numpy as np
+import paddle
+from paddle.static import InputSpec
+from paddle.utils import unique_name
 
-from paddle_mnist.errors import OutputError
+from paddle_mnist.errors import OutputError, summary
 from paddle_mnist.interfaces import View
-from paddle_mnist.system.environment import encodable, for_another_python, usable_home
+from paddle_mnist.system.environment import encodable, usable_home
 from paddle_mnist.system.files import writing
 from paddle_mnist.train_state import TrainState
 
@@ -33,7 +30,6 @@ log = logging.getLogger("paddle_mnist")
 # The tag of a run's summary. The page of texts sorts its tags, and opens the first.
 ABOUT = "about this run"
 GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
-HISTOGRAMS = 10  # of each parameter, at least, in a run of known length
 DIRECTIONS = 50  # of features: with longer rows, the page shows only some of the points
 THRESHOLDS = 100  # of precision-recall and ROC curves, evenly from 0 to 1
 
@@ -186,27 +182,27 @@ class VisualDLWriter:
 
     @_page("graph")
     def graph(
-        self, build: Callable[[], Any], input_shape: Sequence[Optional[int]], step: int = 0
+        self,
+        build: Callable[[], paddle.nn.Layer],
+        input_shape: Sequence[Optional[int]],
+        step: int = 0,
     ) -> None:
         """Write the graph of a net's layers, and a note that says where VisualDL shows it.
 
-        build: returns the net, a `paddle.nn.Layer`; a class or function at the top level of its
-            module, since another process calls it. input_shape: of a batch; None is a free size.
-        step: of the note.
+        build: returns a new net, since VisualDL changes it. input_shape: of a batch; None is a
+            free size. step: of the note.
         """
-        # `add_graph` reads a `.pdmodel`. Paddle 3 only writes one in a process whose new
-        # intermediate representation is switched off.
-        folder = str(self.folder / "graph")
-        net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)))
-        process = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", __name__, folder, *net],
-            env=for_another_python(FLAGS_enable_pir_api="0"),
-            capture_output=True,
-        )
-        if process.returncode:
-            output = (process.stderr or process.stdout).decode(errors="replace")
-            reason = output.strip().rpartition("\n")[2]
-            log.warning("VisualDL could not draw the graph (%s); the rest is there", reason)
+        # `add_graph` reads a `.pdmodel`, which Paddle 3 only writes in its old representation.
+        old_representation = getattr(paddle.pir_utils, "DygraphOldIrGuard", contextlib.nullcontext)
+        spec = InputSpec(list(input_shape), name="images")
+        try:
+            with warnings.catch_warnings(), unique_name.guard(), old_representation():
+                warnings.simplefilter("ignore")
+                self._file("graph").add_graph(build(), [spec])
+        except OSError:
+            raise
+        except Exception as error:
+            log.warning("VisualDL could not draw the graph (%s); the rest is there", summary(error))
         else:
             self.text(ABOUT, GRAPH, step)
 
@@ -235,16 +231,3 @@ class VisualDLWriter:
 def _tag(tag: str) -> str:
     """Replace per cent signs, which VisualDL refuses."""
     return tag.replace("%", "percent")
-
-
-def _draw_graph(folder: str, module: str, function: str, shape: str) -> None:
-    from paddle.static import InputSpec
-    from visualdl import LogWriter
-
-    build = getattr(importlib.import_module(module), function)
-    with LogWriter(folder) as writer:
-        writer.add_graph(build(), [InputSpec(json.loads(shape), name="images")])
-
-
-if __name__ == "__main__":
-    _draw_graph(*sys.argv[1:])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.options import WORDS, Options, option
+from paddle_mnist.options import BOOLEANS, Options, option
 from paddle_mnist.train_state import HIGHEST_IS_BEST
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -28,7 +28,7 @@ BATCHES = 16  # of the first epoch, on which the temperature is chosen
 
 def _parse_layer(value: Any) -> Any:
     """Read the name of a layer; true means `LAYER`, false no layer."""
-    is_softened = WORDS.get(str(value).lower())
+    is_softened = BOOLEANS.get(str(value).lower())
     return value if is_softened is None else LAYER if is_softened else None
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import numpy as np
 
 from paddle_mnist.interfaces import View
-from paddle_mnist.options import WORDS, CountOrZero, Options, option, split_names
+from paddle_mnist.options import BOOLEANS, CountOrZero, Options, option, split_names
 from paddle_mnist.training.callbacks import Callback, Training
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _print_shapes(passed: Sequence[_Passed], print_fn: Callable[[str], None]) ->
 
 def _parse_batches(value: Any, tutorials: int) -> Any:
     """Read numbers of batches, by comma; true means the tutorial's batch, false no batch."""
-    word = WORDS.get(str(value).lower())
+    word = BOOLEANS.get(str(value).lower())
     if word is not None:
         return [tutorials] if word else ()
     return [value] if isinstance(value, int) else split_names(value)

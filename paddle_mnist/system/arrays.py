@@ -73,7 +73,7 @@ def is_tensor(values: Any) -> bool:
 
 
 def own_memory(tensor: Any) -> Any:
-    """Return a dense tensor that is no view: the same, or a copy of its values."""
+    """Return a dense tensor that owns its memory: the same, or a copy of a view."""
     size = math.prod(tensor.shape) * tensor.element_size()  # the attribute `size` takes longer
     if not tensor.is_dense() or not size:  # Paddle 2 cannot copy one without elements
         return tensor

@@ -34,7 +34,7 @@ log = logging.getLogger("paddle_mnist")
 TURN_SECONDS = 0.05  # between two looks at the children
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_STUCK_RESTARTS = 3  # in a row, without progress: then `supervise` gives up
-# Exit codes after which a restart would change nothing; nor is one wanted after a signal.
+# Exit codes after which a restart would change nothing; after a stop signal there is none either.
 FINAL = {
     0,
     ConfigError.exit_code,
@@ -49,8 +49,8 @@ FINAL = {
 class Child:
     """A process that this one has started, and the pipe from which its heartbeats are read.
 
-    poll: returns its exit code as `subprocess` has it, or None while it runs. exchanges: how many
-    exchanges with other processes it has begun. report: what it has sent of how it ended.
+    poll: returns its exit code as `subprocess` has it, or None while it runs. exchanges: the number
+    of exchanges with other processes that it has started. report: how it ended, as it has sent it.
     """
 
     def __init__(self, pid: int, poll: Callable[[], Optional[int]], pipe: Connection):
@@ -70,11 +70,11 @@ class Child:
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended, but was neither done nor stopped by a signal."""
+        """Whether it has ended with an error: neither with 0 nor stopped by a signal."""
         return self.poll() not in (None, 0) and not signals.stopped_by(self.exit_code)
 
     def receive(self) -> bool:
-        """Take what it has sent; return whether there was anything."""
+        """Read all that it has sent; return whether there was anything."""
         data = b""
         # blocking: there is no more; end of file: it has closed the pipe
         with contextlib.suppress(BlockingIOError):
@@ -120,14 +120,15 @@ def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
         elif any(received):
             heartbeat.beat()
             deadline = time.monotonic() + hang_timeout
-    for child in ended:  # for what it sent between the last look and its end
+    for child in ended:  # it may have sent more between the last look and its end
         child.receive()
     return ended
 
 
 def _stopped_by(ended: Sequence[Child]) -> list[int]:
     """Return a list of the signal that stopped one of the processes that have ended, or []."""
-    return list(filter(None, (signals.stopped_by(child.exit_code) for child in ended)))[:1]
+    stopped_by = [signals.stopped_by(child.exit_code) for child in ended]
+    return [signum for signum in stopped_by if signum][:1]
 
 
 def supervise(
@@ -195,7 +196,7 @@ def _run(command: Sequence[str], hang_timeout: float) -> int:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process, and stop what it has left: give that time to save, then kill it.
+    """Kill a process, and stop the rest of its group: give it time to save, then kill it.
 
     SIGKILL reaches a stopped process, too.
     """

@@ -23,19 +23,23 @@ INSTALL_XPU = """\
 Kunlun XPUs need the build paddlepaddle-xpu for your generation of chips, in place of paddlepaddle:
   https://www.paddlepaddle.org.cn/documentation/docs/zh/hardware_support/xpu/index_cn.html"""
 BUILDS = ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu")  # each installs `paddle`
-# Paddle 2 exports a zlib of its own, with which the import of these crashes if it comes later.
+# Paddle 2 exports a zlib of its own, which crashes the later import of these.
 BEFORE_PADDLE_2 = ("numba",)
 
 
-def require_paddle() -> None:
-    """Raise DeviceError, with the lines that install Paddle, unless it can be imported."""
+def require_paddle(hide_warnings: bool = False) -> None:
+    """Raise DeviceError, with the lines that install Paddle, unless it can be imported.
+
+    hide_warnings: of Paddle's C++ code, which also warns when it exports its own softmax.
+    """
     builds = installed_builds()
     if len(builds) > 1:
         raise DeviceError(
             f"{' and '.join(builds)} are installed together, and share their files; "
             f"uninstall all of them, then install one.\n{INSTALL}"
         )
-    os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
+    level = "2" if hide_warnings else "1"  # 0 would log every socket
+    os.environ.setdefault("GLOG_minloglevel", level)
     if "paddle" not in sys.modules and any(version.startswith("2.") for version in builds.values()):
         for name in BEFORE_PADDLE_2:
             with contextlib.suppress(ImportError):  # where it is missing, its users say so
@@ -58,7 +62,7 @@ def require_paddle() -> None:
 
 
 def comes_after_paddle_2(name: str) -> bool:
-    """Return whether this process imported a module, if at all, after Paddle 2, which breaks it."""
+    """Return whether Paddle 2 was imported before a module, which then crashes."""
     import paddle
 
     if not paddle.__version__.startswith("2."):
@@ -70,14 +74,14 @@ def comes_after_paddle_2(name: str) -> bool:
 def zlib_is_broken() -> bool:
     """Return whether compressing anything in this process, as PNG does, would end it.
 
-    Paddle 2 exports a zlib of its own, which Python's mixes with the system's if it is imported
-    later: a segmentation fault (2.6.2; not with 3.3.1).
+    Paddle 2 exports a zlib of its own. Python's, if it is imported later, mixes that with the
+    system's: a segmentation fault (2.6.2; not with 3.3.1).
     """
     return "zlib" in sys.modules and comes_after_paddle_2("zlib")
 
 
 def require_zlib(what: str) -> None:
-    """Raise DeviceError where `zlib_is_broken`. what: is compressed, in plural."""
+    """Raise DeviceError where `zlib_is_broken`. what: the things to compress, in plural."""
     if zlib_is_broken():
         raise DeviceError(
             f"{what} need zlib, which this Paddle breaks where it is imported first; expected "
@@ -105,8 +109,8 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
     """Parse a list of GPUs such as "0,1", one for each process; [] for None or "".
 
     nprocs: number of processes requested; None: as many as GPUs.
-    Raises DeviceError if they are not numbers, or Paddle sees no GPU at all; ConfigError if there
-    are more or fewer GPUs than processes.
+    Raises DeviceError if they are not numbers, or Paddle sees no GPU; ConfigError if there are more
+    or fewer GPUs than processes.
     """
     if not gpus:
         return []

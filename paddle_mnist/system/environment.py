@@ -60,20 +60,20 @@ def environment(**values: Optional[str]) -> Iterator[None]:
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def for_another_python(**values: str) -> dict[str, str]:
-    """Return an environment in which another Python imports what this one does, from where it does.
+def for_another_python() -> dict[str, str]:
+    """Return an environment in which another Python imports the same modules from the same paths.
 
     A program may have added to its `sys.path`, as a notebook does with a folder of packages.
     """
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {**os.environ, "PYTHONPATH": paths, **values}
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def descriptors_open() -> None:
     """Open the descriptors of closed standard streams on the null device.
 
-    Otherwise the next file gets such a descriptor, and with it what Paddle's C++ code, which knows
-    the streams by their numbers, writes to them.
+    Otherwise the next file gets such a descriptor, and with it the output of Paddle's C++ code,
+    which knows the streams by their numbers.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest that is free
         os.set_inheritable(number, True)
@@ -81,7 +81,7 @@ def descriptors_open() -> None:
 
 
 def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
-    """Escape what cannot be encoded, such as "\\u65b0", or "\\udce4" in the path of a file.
+    """Escape characters that cannot be encoded, such as "\\u65b0", or "\\udce4" in a path.
 
     encoding: None, which some streams have, for UTF-8.
     """
@@ -90,7 +90,7 @@ def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
 
 
 def _escape_streams() -> None:
-    """Replace closed streams, and have stdout escape what it cannot encode, as stderr always does.
+    """Replace closed streams, and let stdout escape what it cannot encode, as stderr always does.
 
     The null device stays: libraries flush the streams when Python ends.
     """
@@ -102,7 +102,7 @@ def _escape_streams() -> None:
 
 
 def without_proxies() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which no proxy is set, for what talks to this machine only.
+    """Return a context without proxies, for connections to this machine.
 
     An exemption is not enough: httpx refuses a SOCKS proxy that it lacks the package for even if
     it never uses it.
@@ -170,7 +170,7 @@ def has_posix_processes() -> bool:
 def require_posix_processes(option: str, remedy: str) -> None:
     """Raise ConfigError unless this system has POSIX process groups and signals.
 
-    option: what needs them, with its value. remedy: what to do on other systems.
+    option: the option that needs them, and its value. remedy: the choice on other systems.
     """
     if not has_posix_processes():
         raise ConfigError(
@@ -206,7 +206,7 @@ def require_host_name() -> None:
 
 
 def describe_environment(device: str) -> str:
-    """Describe what a result may depend on, a line each.
+    """Describe the environment that a result may depend on, one line for each part.
 
     Of the environment variables only one: the others may hold secrets.
     """

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old contents or the new, never half of either.
+"""Write files so that a crash leaves the old contents or the new, never half of either.
 
 Everything that changes the disk is one call of a function of `os`, so that a test can kill the
 process at any of these calls, or let any of them fail.
@@ -24,7 +24,7 @@ Buffer = Union[bytes, bytearray, memoryview]  # memoryviews are of bytes, too
 _BUFFER = 8 * 2**20  # bytes that a `PendingFile` collects
 _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
-# What a file system says of a call that it does not implement, on a descriptor that is good.
+# The errors of a file system that does not implement a call, on a descriptor that is good.
 NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
 
 REMEDIES = {  # by the name of the error's number; not all systems have all of them
@@ -49,24 +49,15 @@ def cache_folder() -> Path:
 
 
 def in_home(path: str) -> Path:
-    """Replace `~` by the user's home; without one, return a path at which nothing can be."""
+    """Replace `~` by the user's home; without one, return a path that cannot exist."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(os.devnull, path)
 
 
-def decode(data: bytes) -> str:
-    """Decode text in UTF-8, with or without a byte order mark. Raises UnicodeDecodeError."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        error.reason = f"not UTF-8 (byte {error.start} is 0x{data[error.start]:02x})"
-        raise
-
-
 def remedy(error: OSError) -> str:
-    """Return what a user can do about an error in writing."""
+    """Return the remedy for an error in writing, for users."""
     name = errno.errorcode.get(error.errno or 0, "")
     return REMEDIES.get(name, "choose another place")
 
@@ -95,7 +86,7 @@ def warn_once(key: Hashable, message: str, *args: Any) -> None:
 class PendingFile:
     """A file that is written under a temporary name, and moved to `path` by `publish`.
 
-    A context manager: what is not published is deleted at its end. The temporary name is unique, so
+    A context manager: at its end an unpublished file is deleted. The temporary name is unique, so
     that of two writers of one path each publishes its own bytes, and the later rename wins.
     Raises OutputError.
     """
@@ -123,7 +114,7 @@ class PendingFile:
         return len(data)
 
     def finish(self) -> None:
-        """Force what was written to the disk, and close the file."""
+        """Force the bytes that were written to the disk, and close the file."""
         self._flush()
         with writing(self.path):
             assert self._descriptor is not None
@@ -171,7 +162,7 @@ def write_atomically(path: Path, data: Buffer) -> None:
 def sync_folder(folder: Path) -> None:
     """Force renames in a folder to the disk, where the system can (POSIX). Raises OutputError.
 
-    A file system that cannot, such as some of the network, costs one warning.
+    A file system that cannot, such as some network file systems, costs one warning.
     """
     if os.name != "posix":
         return
@@ -196,9 +187,9 @@ def sync_folder(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, and force them to the disk. Raises OutputError.
 
-    A folder that exists may be one that an earlier call made but could not force to the disk any
-    more, so this call does; its parents were forced before it was made. Where a link leads to no
-    folder, the folder is made to which it leads, but not its parents: a disk may not be mounted.
+    A folder that exists may be one that an earlier call made but failed to force to the disk, so
+    this call does; its parents were forced before it was made. The folder that a link leads to is
+    made, too, but not its parents: a disk may not be mounted.
     """
     with writing(folder):
         place = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
@@ -227,8 +218,8 @@ def first_free(paths: Iterable[Path]) -> Path:
 def remove_temporary(folder: Path, pattern: str = "") -> None:
     """Delete the temporary files that killed writers left in a folder. Raises OutputError.
 
-    Only for a folder with one writer: it would delete what another one is about to rename.
-    pattern: a glob pattern: only those of files whose names begin with it.
+    Only for a folder with one writer: it would delete files that another one is about to rename.
+    pattern: a glob pattern with which the names of the files begin; by default any.
     """
     for path in sorted(folder.glob(f".{pattern}*{PART}")):
         remove(path)
@@ -237,7 +228,7 @@ def remove_temporary(folder: Path, pattern: str = "") -> None:
 class Journal:
     """A text file that lines are appended to, and that survives a full disk.
 
-    What the disk does not take is kept in memory, with one warning, and written with the next line.
+    Lines that the disk does not take stay in memory, with one warning, until the next line.
     Raises OutputError if the file cannot be opened, and from `close` if something is still
     unwritten then.
     """

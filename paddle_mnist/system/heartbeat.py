@@ -32,7 +32,7 @@ PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its par
 
 
 class _State:
-    """What this process knows of its parent and of its heartbeats."""
+    """The parent, the pipe and the guard of this process, and when its next heartbeat is due."""
 
     parent: Optional[int] = None  # its process id, once `start` was called
     pipe: Optional[int] = None  # the descriptor for heartbeats, if the parent reads them
@@ -102,7 +102,7 @@ def beat(exchanging: bool = False) -> None:
     for listener in listeners:
         listener()
     if _state.pipe is not None:
-        # full: the parent has plenty to read yet; broken: the guard sees to it
+        # full: the parent has not read the last ones yet; broken: the guard ends this process
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(_state.pipe, EXCHANGE if exchanging else BEAT)
 

@@ -1,13 +1,13 @@
-"""Locks: of a file, and of a folder in which one process at a time may write.
+"""Locks for a file, and for a folder in which only one process at a time may write.
 
 The system drops the lock of a file when its holder dies (`locked`). The lock of a folder
 (`locked_folder`) is that of a file in it, with a record beside it that names the holder: its
-process, its host, and when it last showed a sign of life. On a file system without locks the record
-is the lock; that of a process of this machine that has ended is replaced.
+process, its host, and, as the time of the file, its last heartbeat. On a file system without locks
+the record is the lock; that of a process of this machine that has ended is replaced.
 
 Nobody can see whether a process on another machine has ended: it may be suspended, or the network
 may be down. Its lock is broken only after a time that the user has chosen. Then two processes may
-believe that they hold it, so each asks `FolderLock.require` before it writes what counts.
+believe that they hold it, so each calls `FolderLock.require` before it writes a checkpoint.
 
 filelock is used only where there is no flock, on Windows: it does not let go when its holder dies
 while workers that it has forked live, nor notice that the lock was broken, and on file systems
@@ -43,7 +43,7 @@ log = logging.getLogger("paddle_mnist")
 LOCK = ".lock"
 RECORD = ".lock.json"
 POLL_SECONDS = 0.05
-SIGN_SECONDS = 10.0  # between signs of life
+HEARTBEAT_SECONDS = 10.0  # between two heartbeats in the record
 SETTLE_SECONDS = 1.0  # for other processes that replace the same record to have done so
 NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
 HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
@@ -151,12 +151,12 @@ class Holder:
 
     @property
     def is_seen_from_here(self) -> bool:
-        """Whether this process would see that one, so that not seeing it proves its end."""
+        """Whether the holder is visible to this process, so that its absence proves its end."""
         return bool(self.started) and (self.host, self.system) == (platform.node(), _this_system())
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is sure that the process has ended."""
+        """Whether the process has certainly ended."""
         if not self.is_seen_from_here:
             return False
         try:
@@ -195,7 +195,7 @@ def _read(path: str) -> str:
 
 
 def _read_holder(path: Path) -> Optional[Holder]:
-    """Return the holder in a record; None if there is none, or it is damaged."""
+    """Return the holder in a record; None without a record, or for a damaged one."""
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
         record = json.loads(path.read_bytes())  # of an earlier version, it has more entries
         return Holder(**{field.name: record[field.name] for field in dataclasses.fields(Holder)})
@@ -208,24 +208,24 @@ class FolderLock:
     def __init__(self, folder: Path, holder: Optional[Holder]):
         self.path = folder / RECORD
         self.holder = holder
-        self._next_sign = 0.0
+        self._next_heartbeat = 0.0
 
     def require(self) -> None:
         """Raise RunLockedError if another process has broken the lock, OutputError if unknown."""
         with writing(self.path):
-            found = _read_holder(self.path)
-        if self.holder and found != self.holder:
-            by = f" to {found}" if found else ""
+            current = _read_holder(self.path)
+        if self.holder and current != self.holder:
+            by = f" to {current}" if current else ""
             raise RunLockedError(
                 f"{self.path}: this process has lost its lock{by}; stopping without saving; check "
                 "that no other process trains there, and run again"
             )
 
-    def show_sign(self) -> None:
-        """Show a sign of life, at most one in SIGN_SECONDS; called at every heartbeat."""
+    def record_heartbeat(self) -> None:
+        """Set the time of the record, at most once in HEARTBEAT_SECONDS."""
         now = time.monotonic()
-        if now >= self._next_sign:
-            self._next_sign = now + SIGN_SECONDS
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + HEARTBEAT_SECONDS
             with contextlib.suppress(OSError):  # the next one may be seen
                 if _read_holder(self.path) == self.holder:
                     os.utime(self.path)
@@ -243,19 +243,19 @@ def locked_folder(
 ) -> Iterator[FolderLock]:
     """Hold the lock of a folder. The context's value checks that this is still so.
 
-    break_after: seconds without a sign of life after which the lock of a process that cannot be
-        seen from here is broken. elsewhere: what to choose instead.
+    break_after: seconds without a heartbeat after which the lock of a process that cannot be
+        seen from here is broken. elsewhere: the alternative, for the error.
     Raises RunLockedError if another process holds it, OSError if the folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
         is_held = None
         while is_held is None:
-            found = _read_holder(folder / RECORD)
+            holder = _read_holder(folder / RECORD)
             try:
                 is_held = stack.enter_context(locked(folder / LOCK, wait=False))
             except BlockingIOError:
-                _refuse_or_break(folder, found, break_after, elsewhere)
-                if _read_holder(folder / RECORD) == found:  # else another process broke it first
+                _refuse_or_break(folder, holder, break_after, elsewhere)
+                if _read_holder(folder / RECORD) == holder:  # else another process broke it first
                     remove(folder / LOCK)
         if not is_held:
             warn_once(
@@ -264,19 +264,19 @@ def locked_folder(
                 "a time",
                 folder,
             )
-        if found and not is_held and not found.has_ended:
-            _refuse_or_break(folder, found, break_after, elsewhere)
+        if holder and not is_held and not holder.has_ended:
+            _refuse_or_break(folder, holder, break_after, elsewhere)
         lock = FolderLock(folder, _write_record(folder, is_held))
         if not is_held:
             time.sleep(SETTLE_SECONDS)
             lock.require()
         pid = os.getpid()
-        heartbeat.listeners.append(lock.show_sign)
+        heartbeat.listeners.append(lock.record_heartbeat)
         try:
             yield lock
         finally:
             if os.getpid() == pid:  # not in a process forked meanwhile, which leaves this, too
-                heartbeat.listeners.remove(lock.show_sign)
+                heartbeat.listeners.remove(lock.record_heartbeat)
                 lock.release()
 
 
@@ -297,16 +297,16 @@ def _write_record(folder: Path, is_held: bool) -> Optional[Holder]:
 
 
 def _refuse_or_break(
-    folder: Path, found: Optional[Holder], break_after: Optional[float], elsewhere: str
+    folder: Path, holder: Optional[Holder], break_after: Optional[float], elsewhere: str
 ) -> None:
     """Raise RunLockedError, unless the lock is to be broken, which is logged."""
     about = remedy = ""
-    if found:
-        age = _seconds_since_sign(folder)
-        about = f" ({found}; last sign of life {_duration(age)} ago)"
-        if not found.is_seen_from_here:
+    if holder:
+        age = _seconds_since_heartbeat(folder)
+        about = f" ({holder}; last heartbeat {_duration(age)} ago)"
+        if not holder.is_seen_from_here:
             if break_after is not None and age >= break_after:
-                log.warning("%s: breaking the lock of %s%s", folder, found, about)
+                log.warning("%s: breaking the lock of %s%s", folder, holder, about)
                 return
             remedy = (
                 "; whether it still runs cannot be seen from here: if not, set break_lock_after, "
@@ -318,8 +318,8 @@ def _refuse_or_break(
     )
 
 
-def _seconds_since_sign(folder: Path) -> float:
-    """Return the age of the record. Both times are those of the file system, not of two hosts."""
+def _seconds_since_heartbeat(folder: Path) -> float:
+    """Return the age of the record by the clock of the file system, not by those of two hosts."""
     try:
         os.utime(folder / LOCK)
         return max(0.0, os.stat(folder / LOCK).st_mtime - os.stat(folder / RECORD).st_mtime)
@@ -328,7 +328,7 @@ def _seconds_since_sign(folder: Path) -> float:
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration in words, such as "3 h 12 min"."""
+    """Return a duration as text, such as "45 s", "5 min" or "3 h"."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

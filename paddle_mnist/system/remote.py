@@ -19,7 +19,7 @@ from paddle_mnist.system.files import PART
 # Where a file appears only once it is complete. Elsewhere it is written under another name first.
 OBJECT_STORES = {"s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az"}
 BLOCK = 2**22
-# Of drivers' errors, which are not imported here, those that trying again does not mend.
+# Drivers' errors, by name since they are not imported here, after which a retry would fail, too.
 PERMANENT = set(
     "PermissionError NoCredentialsError PartialCredentialsError ProfileNotFound "
     "ParamValidationError AuthenticationException ClientAuthenticationError".split()
@@ -27,11 +27,11 @@ PERMANENT = set(
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for the URL of no folder, or with what would end up in logs."""
+    """Raise ValueError unless a URL names one folder, and holds nothing that logs must not show."""
     if "::" in url:
         raise ValueError("has '::' in it, as URLs of several systems have; expected that of one")
     if url.startswith("~"):  # else the declaration of the option has expanded it
-        raise ValueError(f"{url!r} is in the home of nobody; expected a URL or a folder")
+        raise ValueError(f"{url!r} names the home of an unknown user; expected a URL or a folder")
     if urlsplit(url).scheme:
         place = url.partition("://")[2]
         if ":" in place.rpartition("@")[0] or "?" in place or "#" in place:
@@ -45,14 +45,14 @@ def check_url(url: str) -> None:
 
 
 def local_path(url: str) -> Optional[Path]:
-    """Return the folder of this machine that a URL names; None for that of any other place."""
+    """Return the folder of this machine that a URL names; None for a folder of another place."""
     scheme, separator, path = url.rpartition("://")
     return Path(path).expanduser() if not separator or scheme in ("file", "local") else None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a driver failed, in one line. is_permanent: trying again is of no use."""
+    """The error of a driver in one line. is_permanent: whether a retry would fail, too."""
 
     text: str
     is_permanent: bool = False
@@ -62,14 +62,14 @@ class Failure:
 
 
 def failure(error: Exception) -> Failure:
-    """Return why a driver failed, without what may be credentials in URLs."""
+    """Describe the error of a driver, without possible credentials in URLs."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     is_permanent = type(error) is ValueError or bool(PERMANENT & kinds)  # no such protocol
     return Failure(summary(error, without_credentials), is_permanent)
 
 
 def without_credentials(text: str) -> str:
-    """Return a text without what may be credentials in its URLs."""
+    """Remove possible credentials from the URLs in a text."""
     text = re.sub(r"://[^\s'\"]*@", "://...@", text)
     return re.sub(r"(://[^\s'\"?]*\?)[^\s'\",]*", r"\1...", text)
 
@@ -77,9 +77,9 @@ def without_credentials(text: str) -> str:
 class RemoteFolder:
     """The files below a URL, by paths relative to it. Nothing is kept open.
 
-    progress: called after each part of what is read.
+    progress: called after each block that is read.
 
-    Its methods raise whatever the driver raises: OSError, and errors of its own.
+    Its methods raise the driver's errors: OSError, and its own classes.
     """
 
     def __init__(self, url: str, progress: Callable[[], None] = lambda: None):
@@ -113,7 +113,7 @@ class RemoteFolder:
         """Return the files in a folder, by name; {} if it does not exist.
 
         A key with a slash at its end is a folder that the console of an object store has made.
-        What is neither a file nor a folder, such as a link to nothing, counts as a file.
+        Anything but a folder, such as a link to nothing, counts as a file.
         """
         return {
             posixpath.basename(entry["name"]): int(entry["size"] or 0)
@@ -138,7 +138,7 @@ class RemoteFolder:
             return []
 
     def read(self, name: str, most: int) -> bytes:
-        """Return what a file holds. Raises ValueError for more than `most` bytes."""
+        """Return the contents of a file. Raises ValueError for more than `most` bytes."""
         data = bytearray()
         with self._system.open(self._path(name), "rb", block_size=BLOCK) as file:
             while block := file.read(BLOCK):

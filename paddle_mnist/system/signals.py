@@ -7,7 +7,7 @@ once or on entry if the signal came earlier. Among several processes StoppedErro
 them know of the signal (`require_agreement`), so that they stop at the same step. Outside `fit` a
 signal ends a command at once, where nothing is lost.
 
-The way of SIGTERM: a handler records it; the wait for the next batch, which is `interruptible`
+The path of SIGTERM: a handler records it; the wait for the next batch, which is `interruptible`
 (`data.loader.interruptible_batches`), raises StoppedError; `TrainingLoop.train` catches it and
 calls its checkpointer's `after_error`, which saves a breakpoint; `commands.cli` ends the process
 with the error's exit code, 143.
@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Optional
+from typing import Any, Optional
 
 from paddle_mnist.errors import StoppedError
 
@@ -39,7 +39,7 @@ ALWAYS = (signal.SIGTERM, signal.SIGINT)
 OF_SCHEDULERS = tuple(
     getattr(signal, name) for name in ("SIGUSR1", "SIGHUP", "SIGXCPU") if hasattr(signal, name)
 )
-# Those that a process cannot handle, or that report its own faults and those of its children.
+# Signals that a process cannot handle, or that report faults, its own or its children's.
 NO_STOP_SIGNALS = "KILL STOP CONT CHLD SEGV BUS FPE ILL ABRT TRAP SYS PIPE".split()
 SAME_SECONDS = 1.0  # in which a signal that comes again is the first one
 
@@ -64,7 +64,7 @@ def _signal_name(word: object) -> str:
 
 @dataclass
 class _State:
-    """The signals that this process has received, and what its handlers do with the next one.
+    """The signals that this process has received, and how its handlers treat the next one.
 
     owner_pid: the process whose handlers are installed. stopping: the signals that stop training.
     raising: whether the first one raises StoppedError.
@@ -95,31 +95,41 @@ def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
         yield
         return
     stopping = dict.fromkeys((*ALWAYS, *OF_SCHEDULERS, *(signal.Signals[name] for name in more)))
-    handlers = {signum: signal.getsignal(signum) for signum in stopping}
-    before = {signum: old for signum, old in handlers.items() if _may_take(signum, old)}
+    taken = [signum for signum in stopping if _may_take(signum)]
     for name in more:
-        if signal.Signals[name] not in before:
+        if signal.Signals[name] not in taken:
             log.warning(
                 "stop_signals: this program ignores %s or has a handler of its own for it, which "
                 "stays, so this signal does not stop training",
                 name,
             )
     _state = _State(os.getpid(), [*stopping])
-    for signum in before:
-        signal.signal(signum, _record)
     try:
-        yield
+        with _handled_by(_record, taken):
+            yield
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
         _state = _State()
 
 
-def _may_take(signum: int, handler: object) -> bool:
-    """Return whether a signal is handled here. handler: the one that there is.
+@contextlib.contextmanager
+def _handled_by(handler: Any, signums: Iterable[int]) -> Iterator[None]:
+    """Install a handler of signals inside the context, in the main thread."""
+    before = {signum: signal.getsignal(signum) for signum in signums if _in_main_thread()}
+    for signum in before:
+        signal.signal(signum, handler)
+    try:
+        yield
+    finally:
+        for signum, old_handler in before.items():
+            signal.signal(signum, old_handler)
+
+
+def _may_take(signum: int) -> bool:
+    """Return whether a signal is handled here.
 
     Under nohup, or in a shell's background job, signals that are ignored stay ignored.
     """
+    handler = signal.getsignal(signum)
     if signum in ALWAYS:
         return handler is not signal.SIG_IGN
     return handler in (signal.SIG_DFL, _record)  # ours: in a process that was forked
@@ -146,9 +156,10 @@ def stop_signals() -> Sequence[int]:
     return _state.stopping
 
 
-def stopped_by(exit_code: Optional[int]) -> Optional[int]:
+def stopped_by(exit_code: int) -> Optional[int]:
     """Return the signal that stopped a process after it had saved; None if it ended otherwise."""
-    return next((one for one in _state.stopping if exit_code == StoppedError(one).exit_code), None)
+    signum = exit_code - 128
+    return signum if signum in _state.stopping else None
 
 
 def received() -> Optional[int]:
@@ -157,15 +168,15 @@ def received() -> Optional[int]:
 
 
 def all_received() -> list[int]:
-    """Return all signals that this process has received, for those to whom it forwards them."""
+    """Return all signals that this process has received, to forward them to others."""
     return [signum for signum, _ in _state.arrivals if _state.owner_pid == os.getpid()]
 
 
 def repeated(since: float) -> Optional[int]:
     """Return a signal that came since a time of `time.monotonic`, after another one; or None.
 
-    What comes within SAME_SECONDS is the first one again: a terminal or a scheduler may send it to
-    a process to which its parent forwards it.
+    A signal within SAME_SECONDS is the first one again: a terminal or a scheduler may send it to a
+    process to which its parent forwards it.
     """
     if received() is None:
         return None
@@ -193,7 +204,7 @@ def _in_main_thread() -> bool:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let signals interrupt what is inside, anywhere, with a StoppedError."""
+    """Let signals interrupt the code inside, anywhere, with a StoppedError."""
     if not _in_main_thread():
         yield
         return
@@ -220,21 +231,16 @@ def ending_at_once() -> Iterator[None]:
     if not _in_main_thread():
         yield
         return
-    before = {signum: signal.getsignal(signum) for signum in stop_signals()}
-    handlers = {
-        signum: handler
-        for signum, handler in before.items()
+    handlers = {signum: signal.getsignal(signum) for signum in stop_signals()}
+    signums = [
+        signum
+        for signum, handler in handlers.items()
         if callable(handler) and (signum in ALWAYS or handler is _record)
-    }
-    for signum in handlers:
-        signal.signal(signum, signal.SIG_DFL)
-    try:
+    ]
+    with _handled_by(signal.SIG_DFL, signums):
         if came := received():  # recorded before, and nothing else would raise it in time
             raise StoppedError(came)
         yield
-    finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager
@@ -244,15 +250,11 @@ def deferred() -> Iterator[None]:
     The import replaces the handler of SIGTERM unseen by Python; afterwards it is set again.
     """
     came: list[int] = []
-    before = {signum: signal.getsignal(signum) for signum in ALWAYS if _in_main_thread()}
-    handlers = {signum: handler for signum, handler in before.items() if callable(handler)}
-    for signum in handlers:
-        signal.signal(signum, lambda signum, frame: came.append(signum))
+    signums = [signum for signum in ALWAYS if callable(signal.getsignal(signum))]
     try:
-        yield
+        with _handled_by(lambda signum, frame: came.append(signum), signums):
+            yield
     finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
         if came:
             signal.raise_signal(came[0])
 
@@ -276,7 +278,7 @@ def unblock() -> None:
 
 
 def describe_exit(code: int) -> str:
-    """Return what a shell's exit code says: the name of a signal, or "exit code N"."""
+    """Describe a shell's exit code: the name of a signal, or "exit code N"."""
     if code > 128 and code - 128 in {signum.value for signum in signal.Signals}:
         return signal.Signals(code - 128).name
     return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""Reads YAML files, with errors in one line."""
+"""Read YAML files, with errors in one line."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,20 @@ from typing import Any
 import yaml
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system.files import decode
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the names and values in a YAML file. Raises ConfigError."""
     try:
-        text = decode(Path(path).read_bytes())
+        text = Path(path).read_bytes().decode("utf-8-sig")  # a byte order mark is allowed
         values, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: {error.reason}; save it as UTF-8") from error
+        byte = error.object[error.start]
+        raise ConfigError(
+            f"{path}: not UTF-8 (byte {error.start} is 0x{byte:02x}); save it as UTF-8"
+        ) from error
     except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:  # `!!int x`, `[[[[...`
         reason = " ".join(str(error).split())
         raise ConfigError(

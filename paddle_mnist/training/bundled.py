@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from paddle_mnist.monitor.profiler import Profiler, StepProfiler
     from paddle_mnist.monitor.watch import LayerWatch
 
+HISTOGRAMS = 10  # of each parameter, at least, in a run of known length
+
 
 @dataclass(eq=False)
 class EarlyStopping(Callback, Options):
@@ -227,14 +229,14 @@ class VisualDL(Callback, Options):
         return (training.callback(VisualDL) or VisualDL(()))._opened(training)
 
     def _opened(self, training: Training) -> "VisualDLWriter":
-        from paddle_mnist.metrics.visualdl import HISTOGRAMS, VisualDLWriter
+        from paddle_mnist.metrics.visualdl import VisualDLWriter
 
         if self._board is None:
             run = training.run
             pages = self.pages if training.world.is_main_process else ()
             watch = training.callback(Watch)
             every = (watch and watch.every) or training.log_every
-            if training.steps:  # a short training gets about HISTOGRAMS of each, too
+            if training.steps:  # a short run gets about HISTOGRAMS, too
                 every = min(every, max(1, training.steps // HISTOGRAMS))
             self._board = VisualDLWriter(
                 run.new_visualdl_folder() if pages else run.visualdl,

@@ -14,7 +14,7 @@ from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.data.structures import num_samples
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.interfaces import BatchMetric, Loader
-from paddle_mnist.metrics.sums import Mean, as_metric, computed
+from paddle_mnist.metrics.sums import Mean, as_sums, computed
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
@@ -148,7 +148,7 @@ def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchM
     for name, value in step(model, batch).items():
         if isinstance(value, paddle.Tensor) and value.size == 1:
             value = value.item()  # to multiply it by the samples, and add it, in float64
-        metric = as_metric(value, name, samples)
+        metric = value if isinstance(value, BatchMetric) else as_sums(value, name, samples)
         metrics[name] = metric.with_values(metric.to_numpy())
     return metrics
 

@@ -1,4 +1,4 @@
-"""`paddle-mnist checkpoints` on what real trainings left."""
+"""`paddle-mnist checkpoints` on the checkpoints of a real run."""
 
 import contextlib
 import json
@@ -102,7 +102,7 @@ def test_list_shows_a_table_and_the_same_as_json(tool, run):
 
 
 def test_list_shows_damage_leftovers_and_quarantine(tool, run):
-    """`newest` is what a training would resume from, not what is newest by name."""
+    """`newest` is the one that a run would resume from, not the newest by name."""
     folder = run / "checkpoints"
     (folder / f"{NAMES[4]}.pdopt").unlink()
     flip(folder / f"{NAMES[0]}.json")
@@ -157,7 +157,7 @@ def test_verify_reports_each_damage_and_moves_nothing(tool, run):
 
 NEWEST = ["--keep_last", "1", "--keep_epochs", "false", "--keep_best", "false"]
 POLICIES = [  # options, and what is left of the five: the epoch's end is the best, and number 2
-    ([], [0, 1, 2, 3, 4]),  # the run was told to keep 99
+    ([], [0, 1, 2, 3, 4]),  # the run keeps 99
     (NEWEST, [4]),
     (["--keep_last=1", "--keep_epochs=false"], [2, 4]),
     ([*NEWEST[:-2], "--keep_best", "3"], [2, 4]),

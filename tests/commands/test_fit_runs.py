@@ -23,7 +23,7 @@ def test_list_shows_the_monitored_metric(tool, run):
     """By its own name and value, though the lowest is the best."""
     rows = listed(tool, "run")
     assert [row["name"] for row in rows] == ["model_epoch0", "model_epoch1", "model_epoch2"]
-    states = [one.state for one in CheckpointStore(run / "checkpoints").all()]
+    states = [saved.state for saved in CheckpointStore(run / "checkpoints").all()]
     values = [state.metrics["near/loss"] for state in states]
     assert 0 < values[0] < min(values[1:])
     assert [row["value"] for row in rows] == values

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 import paddle_mnist
-from paddle_mnist.commands._dispatch import COMMANDS
+from paddle_mnist.__main__ import COMMANDS
 from paddle_mnist.mnist.config import FLAT_OPTIONS
 
 

@@ -1,5 +1,6 @@
 """Data written for VisualDL's dashboard, read back with its own reader."""
 
+import json
 import sys
 
 import forked
@@ -87,6 +88,27 @@ def test_pages_that_are_not_wanted_are_not_written(tmp_path):
     board.graph(MNIST, [None, 1, 28, 28])
     assert set(read(board).get_tags()) == {"scalar", "meta_data"}
     assert [path.name for path in board.folder.iterdir()] == ["train"]
+
+
+def exported(folder):
+    """Return the kinds of files that Paddle writes of an exported net."""
+    spec = paddle.static.InputSpec([None, 2])
+    paddle.jit.save(paddle.nn.Linear(2, 2), str(folder / "net"), [spec])
+    return {path.suffix for path in folder.iterdir()}
+
+
+def test_graph_has_the_layers_and_leaves_paddle_as_it_was(board, tmp_path, lines, recwarn):
+    kinds = exported(tmp_path / "before")
+    recwarn.clear()
+    board.graph(MNIST, [None, 1, 28, 28])
+    assert not recwarn.list
+    (file,) = board.folder.glob("graph/vdlgraph*")
+    names = {node["name"] for node in json.loads(file.read_text())["nodes"]}
+    assert names > {"/MNIST[model]/Conv2D[conv1]/conv2d_0", "/MNIST[model]/ReLU[relu2]/relu_1"}
+    board.graph(lambda: 1 // 0, [None, 1, 28, 28])
+    (line,) = lines()
+    assert "could not draw the graph (ZeroDivisionError: integer division" in line
+    assert exported(tmp_path / "after") == kinds
 
 
 def test_after_step_writes_histograms_of_weights_and_gradients(board):

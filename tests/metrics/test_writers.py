@@ -1,16 +1,16 @@
-"""Metrics are written: lines for people, JSON lines, VisualDL, a progress bar on a terminal."""
+"""Log lines, `metrics.jsonl`, and the progress bar on a terminal."""
 
 import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import sys
 import termios
 
 import forked
 from conftest import ROOT
-from log_lines import LINE
 
 from paddle_mnist.metrics.console import LogWriter
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
@@ -24,6 +24,10 @@ VALUES = {
     "speed/batch_cost": 0.0281,
     "speed/ips": 2277.4,
 }
+LINE = re.compile(
+    r"epoch \d+/\d+ step \d+/\d+ lr \d\.\d{5} loss \d+\.\d{4} acc \d\.\d{4} "
+    r"reader_cost \d+\.\d{4}s batch_cost \d+\.\d{4}s ips \d+ samples/s eta \d\d:\d\d:\d\d"
+)
 IN_EPOCH = TrainState(epoch=1, position=1018, step=1800)
 AFTER_EPOCH = TrainState(epoch=2, position=0, step=1564)
 
@@ -41,6 +45,8 @@ def test_log_writer_writes_the_documented_lines(lines):
     assert second == "epoch 2/5 step 1564/3910 valid loss 0.0500 acc 0.9871"
     LogWriter(5).write(IN_EPOCH, VALUES)  # of unknown length
     assert "step 1800 lr" in lines()[2] and "eta" not in lines()[2]
+    writer.write(IN_EPOCH, {"train/loss": 0.5})  # of a callback
+    assert lines()[3] == "epoch 2/5 step 1800/3910 train loss 0.5000"
 
 
 def test_jsonl_writer_writes_one_object_a_line_and_no_speeds(tmp_path):

@@ -1,5 +1,7 @@
 """Looking into a net: figures against NumPy's, findings in words, and nothing left behind."""
 
+import dataclasses
+
 import numpy as np
 import paddle
 import pytest
@@ -76,7 +78,7 @@ def test_watch_parameters_and_gradients_measures_as_numpy(model, images):
         optimizer.clear_grad()
         values = seen.values
     for name, old in before.items():
-        norm, gradient_norm = (np.linalg.norm(one) for one in (old, gradients[name]))
+        norm, gradient_norm = np.linalg.norm(old), np.linalg.norm(gradients[name])
         assert values.get(f"watch/{name}/norm") == pytest.approx(norm, rel=1e-4, abs=1e-9)
         assert values[f"watch/{name}/gradient_norm"] == pytest.approx(gradient_norm, rel=1e-4)
         if norm:
@@ -129,7 +131,7 @@ def findings(model, images, passes=PATIENCE):
         for _ in range(passes):
             step(model, optimizer, images)
     assert reported == seen.findings
-    return [(one.step, one.place, one.kind, one.message) for one in reported]
+    return [dataclasses.astuple(finding) for finding in reported]
 
 
 def with_biases(layer, biases):
@@ -173,7 +175,7 @@ def test_watch_healthy_net_or_equal_images_reports_nothing(model, images):
 
 
 def test_watch_dead_layer_reports_the_gradients_that_it_stops(model, images):
-    found = [one[:3] for one in findings(model, SAME(model, images))]
+    found = [finding[:3] for finding in findings(model, SAME(model, images))]
     assert found[:2] == [(1, "the net", "same answer"), (PATIENCE, "relu2", "dead layer")]
     stopped = "conv1.weight conv1.bias conv2.weight conv2.bias fc.weight"
     assert {place for _, place, kind in found if kind == "no gradient"} == set(stopped.split())

@@ -1,4 +1,4 @@
-"""Restarts: real trainings that die, hang, are stopped, and whose supervisor dies."""
+"""Restarts of real runs that die, hang, are stopped, or whose supervisor dies."""
 
 import os
 import signal

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from paddle_mnist.__main__ import COMMANDS
 from paddle_mnist.commands import run_command
-from paddle_mnist.commands._dispatch import COMMANDS
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system.environment import usable_home
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, also with several writers."""
+"""Files are written completely or not at all, also by several writers."""
 
 import errno
 import os

@@ -130,7 +130,7 @@ def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
     assert breaker.communicate("\n")[0] == "still\n"
 
 
-def test_owner_that_trains_shows_signs_of_life(tmp_path):
+def test_owner_that_trains_records_its_heartbeats(tmp_path):
     with locked_folder(tmp_path):
         change_record(tmp_path, seconds_ago=7200)
         before = (tmp_path / RECORD).stat().st_mtime
@@ -171,7 +171,7 @@ def test_owner_killed_at_any_point_leaves_the_folder_free(tmp_path, environment)
 
 @pytest.mark.parametrize("environment", ["ENOLCK"], indirect=True)
 def test_one_of_many_gets_the_lock_of_a_dead_owner(own, start, tmp_path):
-    """Whoever removes the record must not remove that of a process that was quicker."""
+    """A process that replaces the record must not replace that of a quicker process."""
     owner, _ = own()
     owner.kill()
     owner.wait()

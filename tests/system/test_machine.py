@@ -1,4 +1,4 @@
-"""CPUs are counted, in containers too, and without POSIX trainings do with less."""
+"""CPUs are counted, in containers too, and one process trains without POSIX."""
 
 import os
 import shutil

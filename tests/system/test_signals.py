@@ -1,6 +1,6 @@
-"""SIGTERM and its like, really sent, in every phase of a training.
+"""SIGTERM and its like, really sent, in every phase of a run.
 
-Most trainings run in this process, which sends the signals to itself.
+Most runs are in this process, which sends the signals to itself.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ SMALL += ["--visualdl", "false", "--figures", "false"]
 
 
 def reach(phase):
-    """Send the signals that are due in this phase of a training, as `SENT_IN` says.
+    """Send the signals that are due in this phase, as `SENT_IN` says.
 
     In the environment, since a rehearsal takes back what it changes in objects.
     """
@@ -68,7 +68,8 @@ def terminate(*_):
 
 
 def checkpoints(output):
-    return [one.name for one in CheckpointStore(Path(output, "checkpoints")).all()]
+    store = CheckpointStore(Path(output, "checkpoints"))
+    return [checkpoint.name for checkpoint in store.all()]
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,7 @@ def test_signal_at_any_moment_of_the_import_is_not_reported_as_its_error(tmp_pat
 
 @pytest.mark.slow
 def test_signal_while_paddle_is_imported_exits_with_its_code(tmp_path, tiny):
-    """It is not reported as an error of the import. Nothing has begun, so nothing is lost."""
+    """It is not reported as an error of the import. No step is done, so nothing is lost."""
     command = [sys.executable, "-c", IMPORT, ROOT / "tools/train.py", *SMALL, "--data", tiny]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 143, done.stderr
