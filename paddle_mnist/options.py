@@ -86,7 +86,7 @@ class Options:
     Raises ConfigError, naming the field, the value and what was expected.
     """
 
-    # Under which `--help` lists the fields; "" for the arguments of `fit`, which are no group.
+    # Under which `--help` lists the fields; "" for the arguments of `fit`, which are not a group.
     heading = "options"
 
     def __post_init__(self) -> None:

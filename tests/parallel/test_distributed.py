@@ -264,7 +264,7 @@ def test_paddle_launch_on_two_nodes_ends_with_the_same_bits(tmp_path, tiny, alon
     assert end_of(tmp_path) == alone
 
 
-# ------------------------------------------------------------------ whoever dies
+# ------------------------------------------------------------------ processes that die
 
 
 @SLOW
