@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.checkpoint.run import TRAINED_WITH
+from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
@@ -183,7 +184,8 @@ class DigitReport(Figures):
             features = outputs_of(training.model, paddle.to_tensor(images), ["max_pool2"])
             rows = features["max_pool2"].reshape(len(images), -1)
             board.embeddings(rows, first.ravel(), noun)
-        board.graph(MNIST, [None, 1, SIZE, SIZE], step=result.steps)
+        with generators_restored():  # a new net draws its weights
+            board.graph(MNIST, [None, 1, SIZE, SIZE], step=result.steps)
 
     def _dataset(self, mode: str) -> MnistDataset:
         """Return a split of the training's own images, limited as in the training."""
