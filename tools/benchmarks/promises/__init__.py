@@ -26,11 +26,11 @@ STEPS = EPOCHS * TRAIN_SAMPLES // BATCH
 KILLS = 3  # at different steps
 STOPPED_AT = TRAIN_SAMPLES * 5 // 2  # samples read: in the middle of the third epoch
 LAUNCH = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-# By title: the script, and the distribution that it needs.
+# By title: the script, and the distributions that it needs.
 FRAMEWORKS = {
     "`fit`": ("with_fit.py", "paddlepaddle"),
     "`paddle.Model`": ("with_hapi.py", "paddlepaddle"),
-    "Lightning": ("with_lightning.py", "lightning"),
+    "Lightning": ("with_lightning.py", "lightning", "torchdata"),
 }
 
 
@@ -208,11 +208,12 @@ def code_lines(path: Path) -> int:
     )
 
 
-def _outcomes(script: str, needs: str, session: Session) -> Figures:
+def _outcomes(session: Session, script: str, *needed: str) -> Figures:
     try:
-        metadata.version(needs)
+        for distribution in needed:
+            metadata.version(distribution)
     except metadata.PackageNotFoundError as error:
-        raise ModuleNotFoundError(needs) from error
+        raise ModuleNotFoundError(distribution) from error
     kills = 1 if session.is_quick else KILLS
     return Trainings(script, session.folder / Path(script).stem).outcomes(kills)
 
@@ -243,7 +244,7 @@ BENCHMARKS = {
         __doc__.splitlines()[0],
         code=("tools/benchmarks/promises", "paddle_mnist/checkpoint", "paddle_mnist/training"),
         kinds=lambda session: {
-            name: partial(_outcomes, *framework, session) for name, framework in FRAMEWORKS.items()
+            name: partial(_outcomes, session, *framework) for name, framework in FRAMEWORKS.items()
         },
         columns={name: ("", name) for name in FRAMEWORKS},
         rows=_rows,
