@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure this package. Everything is measured side by side in one run; quote the ratios."""
+"""Measure this package. The rows of a table are measured in turns in one run; quote the ratios."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from benchmarks import commands, feeding, inference, promises, saving, steps
 from benchmarks.headlines import headlines
@@ -17,42 +17,34 @@ from benchmarks.measured import ROOT, machine, stale_results, stale_tables
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
 from markdown_tables import is_code, write_table
-from measuring.sources import as_json
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.images import open_data
 
 # By the names of their tables.
-BENCHMARKS: dict[str, Benchmark] = {
-    name: one
-    for module in (commands, steps, feeding, saving, inference, promises, pictures)
-    for name, one in module.BENCHMARKS.items()
-}
+BENCHMARKS: dict[str, Benchmark] = {}
+for module in (commands, steps, feeding, saving, inference, promises, pictures):
+    BENCHMARKS.update(module.BENCHMARKS)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Measure and print the tables; return the exit code."""
-    return run_command(_benchmark, argv, prints_data=True)
-
-
-def _benchmark(argv: Sequence[str]) -> int:
     titles = {name: benchmark.title for name, benchmark in BENCHMARKS.items()}
     titles["all"] = "All of these."
-    titles["stale"] = "The tables of --docs [docs/en] and the claims older than their code."
+    titles["stale"] = "List tables of --docs [docs/en] and claims that are older than their code."
     lines = [f"{name:18}{title}" for name, title in titles.items()]
     parser = Parser(prog="tools/benchmark.py", description="\n".join([__doc__, "", *lines]))
     parser.add_argument("what", choices=list(titles))
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print the samples as a JSON object")
     parser.add_argument(
         "--docs",
         nargs="+",
         default=(),
         metavar="FOLDER",
-        help="put the table into the pages there; with stale, whose tables to look at",
+        help="put the table into the pages there; with stale, the pages to look at",
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
@@ -61,25 +53,20 @@ def _benchmark(argv: Sequence[str]) -> int:
         return _run_each(argv)
     if args.what == "stale":
         return _list_stale(args.docs or [ROOT / "docs/en"])
-    # The output of libraries, those in C++ too, does not belong to a table.
+    # Libraries, those in C++ too, print to standard error instead: only tables belong here.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with out, tempfile.TemporaryDirectory() as folder:
-        source = args.data
-        if args.quick:
-            source = as_json(open_data("digits"), Path(folder))
-        elif Path(source).exists():
-            source = Path(source).absolute()  # for commands that run elsewhere
-        session = Session(str(source), args.rounds, args.quick, Path(folder))
+        source = "digits" if args.quick else args.data
+        if not args.quick and Path(source).exists():
+            source = str(Path(source).absolute())  # for commands that run elsewhere
+        session = Session(source, args.rounds, args.quick, Path(folder))
         _measure(args.what, session, args, out)
     return 0
 
 
 def _run_each(argv: Sequence[str]) -> int:
-    """Run each benchmark in a process of its own, which no other has left anything in.
-
-    Returns the exit code of the first that fails.
-    """
+    """Run each benchmark in a process of its own; return the exit code of the first that fails."""
     for name in BENCHMARKS:
         words = [name if word == "all" else word for word in argv]
         code = subprocess.run([sys.executable, __file__, *words]).returncode
@@ -89,18 +76,19 @@ def _run_each(argv: Sequence[str]) -> int:
 
 
 def _list_stale(folders: Sequence[Union[str, Path]]) -> int:
-    """Print the stale tables of the pages in folders, and the stale results of the claims.
+    """Print the stale tables of the pages in folders, and the stale results of claims.
 
-    Returns 1 if there are stale tables: the claims keep their results.
+    Returns 1 if there are stale tables; stale results may stay.
     """
     from reproduce import ALL
     from reproduction.claims import Experiment, Workspace
 
     pages = [page for folder in folders for page in sorted(Path(folder).glob("*.md"))]
-    lines = list(stale_tables(pages, {name: one.code for name, one in BENCHMARKS.items()}))
+    tables = {name: benchmark.code for name, benchmark in BENCHMARKS.items()}
+    claims = {name: claim.code for name, claim in ALL.items() if isinstance(claim, Experiment)}
+    lines = list(stale_tables(pages, tables))
     print("\n".join(lines) or "no table is older than the code that it measured")
-    code = {one.id: one.code for one in ALL.values() if isinstance(one, Experiment)}
-    print(*stale_results(Workspace().folder, code), sep="\n")
+    print(*stale_results(Workspace().folder, claims), sep="\n")
     return 1 if lines else 0
 
 
@@ -122,4 +110,4 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_script(lambda argv: run_command(main, argv, prints_data=True))

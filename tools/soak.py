@@ -1,16 +1,14 @@
 #!/usr/bin/env python
-"""Kill a training at random moments until it is done, and compare its weights, bit for bit.
+"""Kill a training at random moments until it finishes, and compare its weights, bit for bit.
 
 A training on the embedded digits is killed by SIGKILL, from its first instruction to its last, and
 started again by the same command; in the end it must have the weights of an unbroken one. Trainings
-follow one another until there were enough kills. With several processes, one of them is killed, or
-their parent: the others must end by themselves.
+follow one another until there are enough kills. With several processes, one of them is killed, or
+their parent; the others must end by themselves.
 """
 
 import contextlib
-import dataclasses
 import hashlib
-import json
 import random
 import re
 import statistics
@@ -18,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from markdown_tables import table as markdown_table
@@ -48,26 +46,17 @@ PARENTS = {"one": "the process", "spawn": "the parent of the ranks", "launch": "
 EXIT_SECONDS = 15  # after a kill, in which the other processes must have ended
 
 
-@dataclasses.dataclass
-class Report:
-    """The results of the kills.
+class Kill(NamedTuple):
+    """A kill of one process.
 
-    lost_steps: done before a kill, and again after it.
-    ended: for each kind of process that was killed, the seconds until all others had ended.
-    moments: how many kills of each kind came during start-up.
-    again: seconds from a start to its first step.
+    in_start_up: before the first step after a start. seconds: until all other processes had ended.
+    lost_steps: steps that were trained before the kill, and again after it.
     """
 
-    way: str
-    kills: int = 0
-    trainings: int = 0
-    resumes: int = 0
-    quarantines: int = 0
-    lost_steps: int = 0
-    most_lost_steps: int = 0
-    ended: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
-    moments: Counter = dataclasses.field(default_factory=Counter)
-    again: list[float] = dataclasses.field(default_factory=list)
+    process: str
+    in_start_up: bool
+    seconds: float
+    lost_steps: int
 
 
 def main(argv: Sequence[str]) -> None:
@@ -75,51 +64,32 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="[20]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments [1]")
     parser.add_argument("--way", choices=WAYS, default="one", help="how it is started [one]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--docs", metavar="FOLDER", help="put the table into the page there")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        report = Soak(Path(folder), args.way, args.kills, random.Random(args.seed)).run()
-    print(json.dumps(vars(report)) if args.json else table(report))
+        soak = Soak(Path(folder), args.way, random.Random(args.seed))
+        soak.run(args.kills)
+    print(soak.table())
     if args.docs:
         page = Path(args.docs, "several-processes.md")
-        write_table(page, f"soak {args.way}", table(report))
-
-
-def table(report: Report) -> str:
-    """Return a Markdown table: which processes were killed, when, and how soon all had ended."""
-    columns = ("killed", "times", "in start-up, in training", "seconds until all had ended")
-    rows = []
-    for killed, seconds in sorted(report.ended.items()):
-        early = report.moments[killed]
-        moments = f"{early}, {len(seconds) - early}"
-        rows.append((killed, len(seconds), moments, _spread(seconds)))
-    note = (
-        f"{report.kills} kills, {report.trainings} training{'s' * (report.trainings != 1)}, "
-        f"{report.resumes} resumes, "
-        f"{report.lost_steps} steps done again ({report.most_lost_steps} at most at once), "
-        f"{report.quarantines} damaged checkpoints; each training ended with the bits of the "
-        "unbroken one."
-    )
-    if report.again:  # or all were killed in start-up
-        note += f" From a start to its first step: {_spread(report.again, ' s')}."
-    return markdown_table(dict.fromkeys(columns, ""), rows, note)
-
-
-def _spread(seconds: Sequence[float], unit: str = "") -> str:
-    median, largest = statistics.median(seconds), max(seconds)
-    return f"median {median:.1f}{unit}, largest {largest:.1f}{unit}"
+        write_table(page, f"soak {args.way}", soak.table())
 
 
 class Soak:
-    """Trainings in a folder, started one way, that are killed at moments drawn at random."""
+    """Trainings in a folder, started one way, that are killed at moments drawn at random.
 
-    def __init__(self, folder: Path, way: str, kills: int, draw: random.Random):
-        self.folder, self.way, self.kills, self.draw = folder, way, kills, draw
-        self.report, self.log = Report(way), folder / "output.log"
+    resumes: starts that resumed from a checkpoint. quarantines: damaged checkpoints.
+    start_ups: seconds from a start to its first step.
+    """
 
-    def run(self) -> Report:
-        """Train and kill until there were enough kills.
+    def __init__(self, folder: Path, way: str, draw: random.Random):
+        self.folder, self.way, self.draw, self.log = folder, way, draw, folder / "output.log"
+        self.kills: list[Kill] = []
+        self.trainings = self.resumes = self.quarantines = 0
+        self.start_ups: list[float] = []
+
+    def run(self, kills: int) -> None:
+        """Train and kill until there are enough kills.
 
         Raises CheckpointError if a training does not end with the bits of the unbroken one,
         ProcessError if a process is left long after a kill.
@@ -128,44 +98,60 @@ class Soak:
         command = [*WAYS["one"], *(SHARDS if self.way != "one" else [])]
         self._start(self.folder / "unbroken", command).wait()
         expected = self._final_hash(self.folder / "unbroken")
-        while self.report.kills < self.kills:
-            run = RunDirectory(self.folder / f"run{self.report.trainings}")
-            while self._run_once(run):
-                print(f"\r{self.report.kills} kills", end="", file=sys.stderr, flush=True)
+        while len(self.kills) < kills:
+            run = RunDirectory(self.folder / f"run{self.trainings}")
+            while self._run_once(run, is_killed=len(self.kills) < kills):
+                print(f"\r{len(self.kills)} kills", end="", file=sys.stderr, flush=True)
             print(file=sys.stderr)
-            self.report.trainings += 1
+            self.trainings += 1
             weights = self._final_hash(run.path)
             if weights != expected:
                 raise CheckpointError(
-                    f"training {self.report.trainings} ended with weights {weights[:12]}... after "
-                    f"{self.report.kills} kills; expected those of the unbroken one, "
+                    f"training {self.trainings} ended with weights {weights[:12]}... after "
+                    f"{len(self.kills)} kills; expected those of the unbroken one, "
                     f"{expected[:12]}..."
                 )
-            self.report.quarantines += len(list(run.checkpoints.folder.glob("quarantine/*")))
-        return self.report
+            self.quarantines += len(list(run.checkpoints.folder.glob("quarantine/*")))
 
-    def _run_once(self, run: RunDirectory) -> bool:
-        """Start a training, and kill it if a kill is left; return whether it was killed."""
+    def table(self) -> str:
+        """Return a Markdown table of the processes that were killed, and a note on the whole."""
+        rows = []
+        for process in sorted({kill.process for kill in self.kills}):
+            kills = [kill for kill in self.kills if kill.process == process]
+            early = sum(kill.in_start_up for kill in kills)
+            seconds = _spread([kill.seconds for kill in kills])
+            rows.append((process, len(kills), f"{early}, {len(kills) - early}", seconds))
+        lost = [kill.lost_steps for kill in self.kills]
+        note = (
+            f"{len(self.kills)} kills, {self.trainings} training{'s' * (self.trainings != 1)}, "
+            f"{self.resumes} resumes, {sum(lost)} steps done again ({max(lost, default=0)} at most "
+            f"at once), {self.quarantines} damaged checkpoints; each training ended with the bits "
+            "of the unbroken one."
+        )
+        if self.start_ups:  # or all were killed before
+            note += f" From a start to its first step: {_spread(self.start_ups, ' s')}."
+        columns = ("killed", "times", "in start-up, in training", "seconds until all had ended")
+        return markdown_table(dict.fromkeys(columns, ""), rows, note)
+
+    def _run_once(self, run: RunDirectory, is_killed: bool) -> bool:
+        """Start a training, and kill it if it should be killed; return whether it was killed."""
         began = time.monotonic()
         process = self._start(run.path, WAYS[self.way])
-        early = self.draw.random() < 0.2
-        if self.report.kills == self.kills:
+        if not is_killed:
             process.wait()
-        elif early:  # at any time from its first instruction on
+        elif self.draw.random() < 0.2:  # at any time from its first instruction on
             sleep(process, self.draw.uniform(0, 5))
-        elif self._wait_for_line(process):  # it loads, trains, saves, evaluates
-            self.report.again.append(time.monotonic() - began)
+        elif self._wait_for_step(process):  # it loads, trains, saves, evaluates
+            self.start_ups.append(time.monotonic() - began)
             sleep(process, self.draw.uniform(0, 1.2))
-        killed = self._kill(process, early)
-        resumed = re.search(r"resuming after step (\d+)", self.log.read_text())
-        self.report.resumes += bool(resumed)
-        self.report.kills += killed
+        in_start_up = not self._has_trained()
+        killed, seconds = self._kill(process)
+        self.resumes += "resuming after step" in self.log.read_text()
         if killed:
             saved = max((checkpoint.step for checkpoint in run.checkpoints.all()), default=0)
             lost = max(0, last_step(run) - saved)
-            self.report.lost_steps += lost
-            self.report.most_lost_steps = max(self.report.most_lost_steps, lost)
-        return killed
+            self.kills.append(Kill(killed, in_start_up, seconds, lost))
+        return bool(killed)
 
     def _start(self, folder: Path, command: list[str]) -> psutil.Popen:
         with open(self.log, "wb") as output:
@@ -176,8 +162,11 @@ class Soak:
                 stderr=subprocess.STDOUT,
             )
 
-    def _kill(self, process: psutil.Popen, early: bool) -> bool:
-        """Kill one of the processes and wait for the others; return whether it was still alive."""
+    def _kill(self, process: psutil.Popen) -> tuple[str, float]:
+        """Kill one of the processes, and wait for the others.
+
+        Returns its name and the seconds until these had ended; no name if training was finished.
+        """
         living = ranks(process)
         rank = self.draw.choice([*living, None])
         name, victim = rank or PARENTS[self.way], living.get(rank, process)
@@ -185,7 +174,7 @@ class Soak:
         try:
             victim.kill()
         except psutil.NoSuchProcess:
-            return False
+            return "", 0
         killed = time.monotonic()
         _, left = psutil.wait_procs(others, EXIT_SECONDS)
         for other in left:
@@ -193,21 +182,21 @@ class Soak:
         if left:
             raise ProcessError(
                 f"{len(left)} of {len(others)} processes were left {EXIT_SECONDS} s after the kill "
-                f"of {name}; expected none; {left[0]} was one:\n{self.log.read_text()[-2000:]}",
+                f"of {name}; expected all to end; {left[0]} was one:\n"
+                f"{self.log.read_text()[-2000:]}",
                 exit_code=1,
             )
-        if process.returncode == 0:  # it was done
-            return False
-        self.report.ended[name].append(time.monotonic() - killed)
-        self.report.moments[name] += early
-        return True
+        return "" if process.returncode == 0 else name, time.monotonic() - killed
 
-    def _wait_for_line(self, process: psutil.Popen) -> bool:
+    def _wait_for_step(self, process: psutil.Popen) -> bool:
         while process.poll() is None:
-            if re.search(rb"step \d+/\d+ lr", self.log.read_bytes()):
+            if self._has_trained():
                 return True
             time.sleep(0.005)
         return False
+
+    def _has_trained(self) -> bool:
+        return bool(re.search(rb"step \d+/\d+ lr", self.log.read_bytes()))
 
     def _final_hash(self, folder: Path) -> str:
         path = RunDirectory(folder).weights
@@ -215,6 +204,11 @@ class Soak:
             output = self.log.read_text()
             raise CheckpointError(f"{folder}: the training ended without weights:\n{output}")
         return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _spread(seconds: Sequence[float], unit: str = "") -> str:
+    median, largest = statistics.median(seconds), max(seconds)
+    return f"median {median:.1f}{unit}, largest {largest:.1f}{unit}"
 
 
 def ranks(process: psutil.Popen) -> dict[str, psutil.Process]:

@@ -1,1 +1,1 @@
-"""The tables of `tools/benchmark.py`: each module has some in its `BENCHMARKS`."""
+"""The tables of `tools/benchmark.py`, and how commands and trainings are measured."""

@@ -1,8 +1,8 @@
 """Whole commands, from their start to their end: seconds, memory, and the accuracy they print.
 
 A command is a line of arguments of Python, run in `tools/`. In it, {json} is the AI Studio file of
-the images, {data} their source, {seed} the number of the round and {run} a new folder. Within a
-round, commands find cached only what others have cached before them.
+the images, {data} their source, {seed} the number of the round and {run} a new folder. The commands
+of a round share a cache, which is empty at its beginning.
 """
 
 import contextlib
@@ -18,16 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Union
 
-from measuring.children import Finished, command, run_from_small_process
-
-from benchmarks.timing import TRAIN, TUTORIAL, run_python
+from benchmarks.timing import TOOLS, TRAIN, TUTORIAL, Finished, run_python
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
 
 MNIST = "paddle_mnist/mnist"
 
 
 def run(session: Session, line: Union[str, tuple[str, ...]], **environment: str) -> Finished:
-    """Run a command, with its placeholders filled, on a cache of this round."""
+    """Run a command, with its placeholders filled, on the cache of this round."""
     words = line.split() if isinstance(line, str) else line
     runs = len(list(session.folder.glob("run*")))
     (session.folder / f"run{runs}").mkdir()
@@ -41,24 +39,26 @@ def run(session: Session, line: Union[str, tuple[str, ...]], **environment: str)
     return run_python(*(places.get(word, word) for word in words), **given)
 
 
+def figures_of(session: Session, line: str, **environment: str) -> Figures:
+    """Run a command; return its figures."""
+    done = run(session, line, **environment)
+    figures = {"seconds": done.seconds, "cpu": done.cpu_seconds, "mib": done.peak_mib}
+    accuracies = re.findall(r"eval accuracy ([\d.]+)", done.printed)
+    return {**figures, "accuracy": float(accuracies[-1])} if accuracies else figures
+
+
 def whole_commands(
     commands: Mapping[str, str], before: str = ""
 ) -> Callable[[Session], Mapping[str, Turn]]:
-    """Return the kinds of a benchmark: what runs each command and returns its figures.
+    """Return the kinds of a benchmark of commands.
 
     before: a command that fills the cache of the first round.
     """
 
-    def turn(session: Session, line: str) -> Figures:
-        done = run(session, line)
-        figures = {"seconds": done.seconds, "cpu": done.cpu_seconds, "mib": done.peak_mib}
-        accuracies = re.findall(r"eval accuracy ([\d.]+)", done.printed)
-        return {**figures, "accuracy": float(accuracies[-1])} if accuracies else figures
-
     def kinds(session: Session) -> Mapping[str, Turn]:
         if before:
             run(session, before)
-        return {title: partial(turn, session, line) for title, line in commands.items()}
+        return {title: partial(figures_of, session, line) for title, line in commands.items()}
 
     return kinds
 
@@ -86,14 +86,7 @@ LADDER = {
         f"{CACHED} --recipe fast --visualdl true --figures true --watch 100"
     ),
 }
-
-
-def _rows_of_ladder(report: Report) -> Rows:
-    rows = report.medians
-    for row, before in zip([*rows.values()][1:], rows.values()):
-        row["times"] = before["seconds"] / row["seconds"]
-    return rows
-
+ROW_BEFORE = dict(zip([*LADDER][1:], LADDER))
 
 FIVE_EPOCHS = "the tutorial's loop, its five epochs"
 COLD, WARM = (f"this package, recipe `fast`, {kind} cached" for kind in ("nothing", "images"))
@@ -145,16 +138,19 @@ MEMORY = {
     "Adam, two states a parameter": f"{SMALL} --optimizer adam",
 }
 # Imports come before the clock starts.
-OPEN = """
+PARSE = """
 import gzip, json, sys, time
+began = time.perf_counter()
+json.load(gzip.open(sys.argv[1]))
+print(time.perf_counter() - began)
+"""
+OPEN = """
+import sys, time
 from paddle_mnist.mnist.images import open_data
 began = time.perf_counter()
 open_data(sys.argv[1])
 print(time.perf_counter() - began)
 """
-PARSE = OPEN.replace("from paddle_mnist.mnist.images import open_data\n", "").replace(
-    "open_data(sys.argv[1])", "json.load(gzip.open(sys.argv[1]))"
-)
 PARSED = "`json.load(gzip.open(...))`"
 DATA = {PARSED: PARSE, "this package, first time": OPEN, "this package, cached": OPEN}
 
@@ -164,7 +160,7 @@ def _opened(session: Session, program: str) -> Figures:
     return {"seconds": float(done.printed), "peak_mib": done.peak_mib}
 
 
-# Times since the process was started, the moment of which is on its command line.
+# Prints the seconds since the process was started, which is an argument.
 STEADY = 100  # steps
 START = f"""
 import sys, time
@@ -185,7 +181,7 @@ fit(**{{**arguments, "saving": saving, "callbacks": [Laps()], "output": sys.argv
 
 
 def _started(session: Session) -> Figures:
-    """Seconds of each part of a start: of a training with nothing cached, and of another."""
+    """Return the seconds of each part of a start, with nothing cached and with a filled cache."""
     imported, bare = (run(session, ("-c", text)) for text in ("import paddle_mnist", ""))
     cold, cached = _laps(session), _laps(session)
     return {
@@ -220,26 +216,21 @@ def _mirror_kinds(session: Session) -> Mapping[str, Turn]:
     quick = "--epochs 2 --train_limit 6400" if session.is_quick else ""
     line = f"{TRAIN} --recipe default --data {{data}} --output {{run}} {quick}"
 
-    def alone() -> Figures:
-        done = run(session, line)
-        return {"seconds": done.seconds, "cpu": done.cpu_seconds}
-
     def mirrored() -> Figures:
         with s3_server() as (environment, sent):
-            done = run(session, f"{line} --mirror s3://runs/run", **environment)
+            figures = figures_of(session, f"{line} --mirror s3://runs/run", **environment)
         requests, size = (sent[name] / sent["manifests"] for name in ("requests", "size"))
-        figures = {"requests": requests, "size": size / 2**20}
-        return {"seconds": done.seconds, "cpu": done.cpu_seconds, **figures}
+        return {**figures, "requests": requests, "size": size / 2**20}
 
-    return {ALONE: alone, MIRRORED: mirrored}
+    return {ALONE: partial(figures_of, session, line), MIRRORED: mirrored}
 
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[tuple[dict[str, str], Counter[str]]]:
     """Run moto's server in a thread, with an empty bucket `runs`.
 
-    Yields the environment of commands that use it, and counts what it is sent: requests, the size
-    of their bodies, manifests of whole checkpoints. Raises ModuleNotFoundError without moto.
+    Yields the environment of commands that use it, and counts requests, the bytes of their bodies,
+    and manifests, one for each checkpoint. Raises ModuleNotFoundError without moto.
     """
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
@@ -271,16 +262,15 @@ def s3_server() -> Iterator[tuple[dict[str, str], Counter[str]]]:
 
 
 def _more(figure: str) -> Callable[[Figures, Rows], Any]:
-    """Return what gives how much more of a figure the mirrored training took."""
+    """Return a column's function: the share of a figure that the mirror adds."""
     return lambda row, rows: row[figure] / rows[ALONE][figure] - 1 if "size" in row else None
 
 
 def _log_lines(session: Session) -> Figures:
     """Return the lines that a training prints."""
-    scripts = os.path.dirname(sys.executable)  # where `paddle-mnist` is, in an activated one
-    environment = {**os.environ, "PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
-    words = command(TRAIN, {"recipe": "digits"})
-    done = run_from_small_process(words, cwd=session.folder, env=environment)
+    scripts = os.path.dirname(sys.executable)  # on the PATH of an activated environment
+    path = os.pathsep.join([scripts, os.environ["PATH"]])
+    done = run_python(TOOLS / TRAIN, "--recipe", "digits", cwd=session.folder, PATH=path)
     return {"lines": done.printed.splitlines()}
 
 
@@ -336,10 +326,9 @@ BENCHMARKS = {
         head="change",
         columns={
             "times faster than the tutorial's loop": ratio("seconds", BASE, ".0f", is_inverse=True),
-            "times faster than the row before": (".2f", "times"),
+            "times faster than the row before": ratio("seconds", ROW_BEFORE.get, is_inverse=True),
             "eval accuracy": (".2%", "accuracy"),
         },
-        rows=_rows_of_ladder,
         note=lambda report: (
             "Whole commands, seed 1, once each, so an accuracy is one of many that chance allows. "
             "[REPRODUCTION.md](../../REPRODUCTION.md#default) has several seeds of `default`."

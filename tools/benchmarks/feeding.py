@@ -1,4 +1,4 @@
-"""The time of an epoch of `fit` with each kind of data, beside `paddle.Model` and a bare loop."""
+"""The time of an epoch by kind of data: of `fit`, of `paddle.Model` and of a bare loop."""
 
 import gzip
 import struct
@@ -21,10 +21,10 @@ class Task(NamedTuple):
 
 
 def _kinds(session: Session) -> dict[str, Turn]:
-    """Return what measures the second epoch of all three, for each kind of data.
+    """Return a turn for each kind of data, which measures the second epoch of all three.
 
-    The images are those of the source, again and again where there are fewer. The net is one linear
-    layer, or two: what is measured is how samples get to it.
+    The images are those of the source, repeated where there are fewer. The net has only one or two
+    linear layers: nearly all of the time goes into getting the samples to it.
     """
     from paddle_mnist.mnist.images import open_data
 
@@ -43,9 +43,9 @@ def _kinds(session: Session) -> dict[str, Turn]:
 
 
 def _tasks(split: Any, size: int, folder: Path) -> dict[str, Task]:
-    """Return the same samples, float32 [1, 28, 28] and int64 [1], in the forms of users.
+    """Return the same samples, float32 [1, 28, 28] and int64 [1], in each form that users have.
 
-    The last are smaller, of so small a net that hardly anything but the loop takes time.
+    Those of the last kind and their net are so small that only the loop takes time.
     """
     import numpy as np
     import paddle
@@ -124,7 +124,7 @@ def _optimizer(parameters: list) -> Any:
 
 
 def _fit(task: Task, folder: Path) -> float:
-    """Return the seconds of the second epoch; so do the two below."""
+    """Return the seconds of the second epoch, as the two functions below do."""
     from paddle import nn
 
     from paddle_mnist import Callback, Figures, Saving, VisualDL, fit

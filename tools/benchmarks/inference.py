@@ -48,7 +48,7 @@ def _exported(model: Any, session: Session, form: str, threads: int = 1) -> Engi
 
 
 def _engines(session: Session) -> Mapping[str, Turn]:
-    """Return the engines, which must agree."""
+    """Return a turn of each engine; all get the same images."""
     from paddle_mnist import MNIST
 
     model = MNIST(pretrained=True)
@@ -102,7 +102,7 @@ BASE = "the tutorial's: image by image from lists, batches of 100"
 
 
 def _evaluations(session: Session) -> Mapping[str, Turn]:
-    """Return the evaluations of the same weights; the images are there before."""
+    """Return a turn of each evaluation of the same weights; the images are in memory before."""
     import baseline_tutorial
 
     from paddle_mnist import MNIST, MnistDataset, evaluate
@@ -120,8 +120,8 @@ def _evaluations(session: Session) -> Mapping[str, Turn]:
         return evaluate(model, dataset).accuracy
 
     @functools.cache
-    def torch() -> Engine:  # the other order of ReLU and pooling is equal, and faster
-        return torch_logits(model.state_dict(), usable_cpus(), relu_first=False)
+    def torch() -> Engine:
+        return torch_logits(model.state_dict(), usable_cpus())
 
     @functools.cache
     def onnx() -> Engine:

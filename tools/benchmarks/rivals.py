@@ -1,11 +1,11 @@
-"""The net's training step by framework: this package, plain Paddle, PyTorch, JAX.
+"""Training steps by framework: this package, plain Paddle, PyTorch, JAX.
 
 A maker of steps returns a function that trains on the batch of a number. Those of PyTorch and JAX
 raise ModuleNotFoundError where these are missing.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ Step = Callable[[int], Any]
 
 
 def arrays(source: str) -> tuple[np.ndarray, np.ndarray]:
-    """Some thousand images, float32 [N, 1, 28, 28], and labels, int64 [N, 1], in memory."""
+    """Return some thousand images, float32 [N, 1, 28, 28], and their labels, int64 [N, 1]."""
     from paddle_mnist.mnist.dataset import MnistDataset
     from paddle_mnist.mnist.images import open_data
 
@@ -35,7 +35,7 @@ def batch(number: int, count: int, size: int = BATCH) -> slice:
 
 
 def paddle_step(source: str, threads: int = 0, own_step: bool = False, size: int = BATCH) -> Step:
-    """Return a step of the net on MNIST. threads: of the compiled net, 0 for Paddle's layers."""
+    """Return a step of `MNIST`. threads: of the compiled net, 0 for Paddle's layers."""
     import paddle
 
     from paddle_mnist import MNIST
@@ -74,32 +74,33 @@ def step_of_paddle(
     return step
 
 
-def torch_net(relu_first: bool = True, weights: Any = None) -> Any:
-    """Return the net in PyTorch.
+# Input and output channels, kernel and padding of each block of the tutorial's net.
+BLOCKS = ((1, 20, 5, 2), (20, 20, 5, 2))
 
-    relu_first: before the pooling; the other order is faster. weights: Paddle's state dict, which
-    keeps those of a linear layer the other way round.
+
+def torch_net(blocks: Sequence[tuple[int, ...]] = BLOCKS, features: int = 980) -> Any:
+    """Return a net in PyTorch, with ReLU after the pooling, where it is faster and as exact.
+
+    features: the inputs of the last layer.
     """
-    import torch
     from torch import nn
 
-    block = [nn.ReLU(), nn.MaxPool2d(2)] if relu_first else [nn.MaxPool2d(2), nn.ReLU()]
-    layers = [nn.Conv2d(1, 20, 5, padding=2), nn.Conv2d(20, 20, 5, padding=2), nn.Linear(980, 10)]
-    first, second, last = layers
-    for name, layer in zip(("conv1", "conv2", "fc"), layers if weights else ()):
-        for kind in ("weight", "bias"):
-            value = weights[f"{name}.{kind}"].numpy()
-            value = value.T if layer is last and kind == "weight" else value
-            getattr(layer, kind).data = torch.from_numpy(value.copy())
-    return nn.Sequential(first, *block, second, *block, nn.Flatten(), last)
+    layers: list[nn.Module] = []
+    for channels, outputs, kernel, padding in blocks:
+        conv = nn.Conv2d(channels, outputs, kernel, padding=padding)
+        layers += [conv, nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 10))
 
 
-def torch_logits(weights: Any, threads: int, relu_first: bool = True) -> Callable:
-    """Return the net with Paddle's weights: a function of images as an array, float32."""
+def torch_logits(weights: Mapping[str, Any], threads: int) -> Callable:
+    """Return a function of images, float32, that computes logits with the weights of `MNIST`."""
     import torch
 
     torch.set_num_threads(threads)
-    net = torch_net(relu_first, weights)
+    net = torch_net()
+    for parameter, value in zip(net.parameters(), weights.values()):
+        array = value.numpy()  # Paddle has the weights of linear layers transposed
+        parameter.data = torch.tensor(array.T if array.ndim == 2 else array)
 
     @torch.no_grad()
     def logits(images: np.ndarray) -> np.ndarray:
@@ -109,27 +110,27 @@ def torch_logits(weights: Any, threads: int, relu_first: bool = True) -> Callabl
 
 
 def torch_step(source: str, threads: int, channels_last: bool, is_compiled: bool = False) -> Step:
-    """Return a step of the net on MNIST in PyTorch."""
+    """Return a step of the tutorial's net on MNIST."""
     import torch
 
-    torch.set_num_threads(threads)
-    images, labels = arrays(source)
-    model = torch_net(relu_first=False)
+    model = torch_net()
     if is_compiled:
         if not shutil.which("g++"):
             raise ModuleNotFoundError("torch.compile compiles with g++")
         model = torch.compile(model)
-    return step_of_torch(model, images, labels[:, 0], BATCH, channels_last)
+    images, labels = arrays(source)
+    return step_of_torch(model, images, labels[:, 0], BATCH, threads, channels_last)
 
 
 def step_of_torch(
-    model: Any, images: np.ndarray, labels: np.ndarray, size: int, channels_last: bool = True
+    model: Any, images: np.ndarray, labels: np.ndarray, size: int, threads: int, last: bool = True
 ) -> Step:
-    """Return a step of a bare loop with Momentum on arrays."""
+    """Return a step of a bare loop with Momentum on arrays. last: keep channels last."""
     import torch
     from torch.nn import functional as F
 
-    form = torch.channels_last if channels_last else torch.contiguous_format
+    torch.set_num_threads(threads)
+    form = torch.channels_last if last else torch.contiguous_format
     model = model.to(memory_format=form)
     inputs, targets = torch.from_numpy(images).to(memory_format=form), torch.from_numpy(labels)
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
@@ -144,7 +145,7 @@ def step_of_torch(
 
 
 def jax_step(source: str) -> Step:
-    """The same net and optimizer in JAX, compiled as one function."""
+    """Return a step of the same net and optimizer, compiled as one function."""
     import jax
     from jax import lax
     from jax import numpy as jnp

@@ -1,4 +1,4 @@
-"""Trainings of `fit` in processes of their own: what saving, rehearsing and stopping take."""
+"""The time that trainings of `fit` take to save, to rehearse a resume, and to stop."""
 
 import os
 import random
@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import config_of, in_own_process, timed_training, train
+from benchmarks.timing import Timing, config_of, in_own_process, timed_training, train
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn
 
-SAVE_EVERY, STEPS = 50, 200  # steps; of a training that saves
+SAVE_EVERY, STEPS = 50, 200  # steps between two saves, and of the training
 EPOCH = -(-50_000 // 64)  # steps of an epoch of the recipe `default` on MNIST
 
 # ------------------------------------------------------------------ saving
 
 
 def _save(session: Session) -> Figures:
-    """Return the seconds of a step and of a save, deletion of an older one included."""
+    """Return the seconds of a step and of a save, which deletes an older checkpoint, too."""
     config = config_of(
         "default",
         data=session.source,
@@ -75,7 +75,7 @@ def _rehearsals(session: Session) -> Mapping[str, Turn]:
 
 
 def _rehearse(session: Session, training: Callable) -> Figures:
-    """Return what a training takes with a rehearsal, and how much more than one without."""
+    """Train with and without a rehearsal; return the time and the memory that it adds."""
     without, rehearsed = (
         in_own_process(_measure, training, is_rehearsed, str(session.folder / f"{is_rehearsed}"))
         for is_rehearsed in (False, True)
@@ -90,15 +90,18 @@ def _rehearse(session: Session, training: Callable) -> Figures:
 
 
 def _measure(training: Callable, is_rehearsed: bool, output: str) -> Figures:
-    """Return the seconds and the MiB of a training until its last step, those of one step too."""
-    from benchmarks.callbacks import Timing
+    """Return the seconds and the MiB of a training until its last step, and those of one step."""
     from paddle_mnist import Saving
 
     class Taken(Timing):
         def after_last_step(self, training: Any) -> None:
             parts = (training.model, training.optimizer)
-            state = [tensor for part in parts for tensor in part.state_dict().values()]
-            sizes = [one.size * one.element_size() for one in state if hasattr(one, "element_size")]
+            state = [value for part in parts for value in part.state_dict().values()]
+            sizes = [
+                value.size * value.element_size()
+                for value in state
+                if hasattr(value, "element_size")
+            ]
             taken.update(
                 seconds=time.perf_counter() - began,
                 step=statistics.median(self.timer.seconds["step"]),
@@ -107,7 +110,7 @@ def _measure(training: Callable, is_rehearsed: bool, output: str) -> Figures:
             )
 
     taken: dict[str, float] = {}
-    # At the start, saving takes more memory than what is measured.
+    # A save at the start would take more memory than the rehearsal.
     saving = Saving(at_start=False, rehearse=is_rehearsed)
     began = time.perf_counter()
     training(callbacks=[Taken()], saving=saving, output=output)
@@ -149,7 +152,7 @@ def _train_net(name: str, steps: int, width: int, callbacks: list, **options: An
 
 # ------------------------------------------------------------------ stopping
 
-SIGNALS = 20  # a round
+SIGNALS = 20  # in a round
 
 
 def _stop_trainings(source: str, folder: Path, seed: int) -> dict[str, list[float]]:
@@ -180,7 +183,7 @@ def _stop_trainings(source: str, folder: Path, seed: int) -> dict[str, list[floa
     while len(seconds) < SIGNALS:
         try:
             train(config, Sender())
-            shutil.rmtree(output)  # it is done: from the start again
+            shutil.rmtree(output)  # finished before the signal: start again
         except StoppedError:
             seconds.append(time.perf_counter() - sent_at[-1])
     return {"seconds": seconds}

@@ -1,11 +1,12 @@
-"""Steps of training, timed: by framework, threads, net, gradients, watch and processes.
+"""Seconds of training steps: by framework, threads, net, gradients, watch and processes.
 
-What makes a step runs in the process that times it; steps of a table take turns.
+A step is made in the process that times it; the steps of a table take turns.
 """
 
 import contextlib
 import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,12 +23,12 @@ from benchmarks.rivals import (
     paddle_step,
     step_of_paddle,
     step_of_torch,
+    torch_net,
     torch_step,
 )
 from benchmarks.timing import (
     config_of,
     in_own_process,
-    median_rate,
     seconds_of,
     seconds_of_steps,
     timed_training,
@@ -84,7 +85,13 @@ def _frameworks(session: Session) -> Mapping[str, Turn]:
 
 
 def _rate(make: Callable[[str], Step], source: str, seconds: float) -> float:
-    return median_rate(make(source), BATCH, seconds)
+    """Return the images a second of steps that run for some seconds, after ten to warm up."""
+    step = make(source)
+    seconds_of_steps(step, 10)
+    rates, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        rates.append(BATCH / statistics.mean(seconds_of_steps(step, 10)))
+    return statistics.median(rates)
 
 
 def _rows_of_frameworks(report: Report) -> Rows:
@@ -137,12 +144,15 @@ THREADS = [number for number in (1, 2, 4, 8, 16) if number <= CORES]
 
 
 def _title(size: int, threads: int) -> str:
-    return f"batches of {size}, {threads} {'thread' if threads == 1 else 'threads'}"
+    return f"batches of {size}, {threads} thread{'s' * (threads > 1)}"
+
+
+ONE_OF_THREADS = {_title(size, n): _title(size, 1) for size in BATCHES for n in THREADS}
 
 
 def _threads(session: Session) -> Mapping[str, Turn]:
     def turn(step: Step) -> Figures:
-        return {"step": [1e6 * seconds_of(step, number) for number in range(60)]}
+        return {"step": [1e6 * seconds for seconds in seconds_of_steps(step, 60)]}
 
     return {
         _title(size, threads): partial(turn, paddle_step(session.source, threads, True, size))
@@ -151,41 +161,37 @@ def _threads(session: Session) -> Mapping[str, Turn]:
     }
 
 
-def _rows_of_threads(report: Report) -> Rows:
-    rows = report.medians
-    for size in BATCHES:
-        for threads in THREADS:
-            row = rows[_title(size, threads)]
-            row["times"] = rows[_title(size, 1)]["step"] / row["step"]
-    return rows
-
-
 # ------------------------------------------------------------------ other nets
 
 SIZE = 64  # of a batch
-# Channels and side of the images; channels, outputs, kernel and padding of each block.
+# The shape of an image, the blocks as in `rivals.BLOCKS`, and the inputs of the last layer.
 NETS = {
-    "LeNet-5's blocks, 1x28x28": ((1, 28), [(1, 6, 5, 2), (6, 16, 5, 0)]),
-    "three blocks, 3x32x32": ((3, 32), [(3, 32, 5, 2), (32, 32, 5, 2), (32, 64, 3, 1)]),
+    "LeNet-5's blocks, 1x28x28": ((1, 28, 28), [(1, 6, 5, 2), (6, 16, 5, 0)], 400),
+    "three blocks, 3x32x32": (
+        (3, 32, 32),
+        [(3, 32, 5, 2), (32, 32, 5, 2), (32, 64, 3, 1)],
+        1024,
+    ),
 }
 
 
-def _blocks(source: str, shape: tuple[int, int], blocks: Sequence) -> Turn:
-    """Return what measures images a second of one thread. source: of images of one channel."""
-    channels, side = shape
+def _blocks(source: str, shape: tuple[int, ...], blocks: Sequence, features: int) -> Turn:
+    """Return a turn of each framework on one thread. source: of images of one channel."""
     draw = np.random.default_rng(1)
-    images = draw.random((SIZE, channels, side, side), dtype=np.float32)
-    if channels == 1:  # digits, most of whose pixels are 0
-        images = np.ascontiguousarray(arrays(source)[0][:SIZE])
+    images = draw.random((SIZE, *shape), dtype=np.float32)
+    if shape[0] == 1:  # digits, most of whose pixels are 0
+        images = arrays(source)[0][:SIZE]
     labels = draw.integers(0, 10, SIZE)
-    steps = {kind: _paddle_blocks(blocks, images, labels, kind) for kind in ("off", 1)}
+    nets = {"off": _paddle_net(blocks, features, "off"), "on": _paddle_net(blocks, features, 1)}
+    steps = {kind: step_of_paddle(net, images, labels, SIZE) for kind, net in nets.items()}
     with contextlib.suppress(ModuleNotFoundError):  # the table says so
-        steps["torch"] = _torch_blocks(blocks, images, labels)
-    return lambda: {str(kind): SIZE / seconds_of_steps(step, 3) for kind, step in steps.items()}
+        steps["torch"] = step_of_torch(torch_net(blocks, features), images, labels, SIZE, threads=1)
+    return lambda: {
+        kind: SIZE / statistics.mean(seconds_of_steps(step, 3)) for kind, step in steps.items()
+    }
 
 
-def _paddle_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray, kind: Any) -> Step:
-    """kind: of `ConvBlocks(fast_conv=...)`."""
+def _paddle_net(blocks: Sequence, features: int, fast_conv: Any) -> Any:
     import paddle
     from paddle import nn
 
@@ -196,25 +202,7 @@ def _paddle_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray, kin
     for channels, outputs, kernel, padding in blocks:
         conv = nn.Conv2D(channels, outputs, kernel, padding=padding)
         layers += [conv, nn.ReLU(), nn.MaxPool2D(2, 2)]
-    layers.append(nn.Flatten())
-    features = nn.Sequential(*layers)(paddle.to_tensor(images[:1])).shape[1]
-    model = ConvBlocks(*layers, nn.Linear(features, 10), fast_conv=kind)
-    return step_of_paddle(model, images, labels, SIZE)
-
-
-def _torch_blocks(blocks: Sequence, images: np.ndarray, labels: np.ndarray) -> Step:
-    import torch
-    from torch import nn
-
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    layers: list[nn.Module] = []
-    for channels, outputs, kernel, padding in blocks:
-        conv = nn.Conv2d(channels, outputs, kernel, padding=padding)
-        layers += [conv, nn.MaxPool2d(2), nn.ReLU()]  # quicker than the other way round
-    layers.append(nn.Flatten())
-    features = nn.Sequential(*layers)(torch.from_numpy(images[:1])).shape[1]
-    return step_of_torch(nn.Sequential(*layers, nn.Linear(features, 10)), images, labels, SIZE)
+    return ConvBlocks(*layers, nn.Flatten(), nn.Linear(features, 10), fast_conv=fast_conv)
 
 
 # ------------------------------------------------------------------ sparse gradients
@@ -225,10 +213,9 @@ STEPS = 30  # of each kind in a turn
 
 
 def _sparse(words: int) -> Turn:
-    """Return what times steps of a text classifier with Adam; dense and sparse take turns.
+    """Return a turn of a text classifier with Adam, whose dense and sparse steps alternate.
 
-    Only the rows of a batch's words are updated where the gradient is sparse and Adam's `lazy_mode`
-    is on.
+    With a sparse gradient and Adam's `lazy_mode`, a step updates only the rows of its words.
     """
     import paddle
     from paddle import nn
@@ -244,20 +231,20 @@ def _sparse(words: int) -> Turn:
         def forward(self, batch: Any) -> Any:
             return self.out(self.words(batch).mean(axis=1))
 
-    def trainer(is_sparse: bool) -> Trainer:
+    def make(is_sparse: bool) -> Trainer:
         model = MeanOfWords(is_sparse)
         adam = paddle.optimizer.Adam(0.001, parameters=model.parameters(), lazy_mode=is_sparse)
         return Trainer("unused.pdparams", model, adam)
 
-    trainers = {"dense": trainer(False), "sparse": trainer(True)}
+    trainers = {"dense": make(False), "sparse": make(True)}
 
     def turn() -> Figures:
         seconds: dict[str, list[float]] = {kind: [] for kind in trainers}
         for _ in range(STEPS):
             batch = paddle.to_tensor(np.random.randint(0, words, (SENTENCES, LENGTH)))
             labels = paddle.to_tensor(np.random.randint(0, 2, (SENTENCES, 1)))
-            for kind, one in trainers.items():
-                seconds[kind].append(1000 * seconds_of(one.train_step, (batch, labels)))
+            for kind, trainer in trainers.items():
+                seconds[kind].append(1000 * seconds_of(trainer.train_step, (batch, labels)))
         return seconds
 
     return turn
@@ -270,9 +257,9 @@ WATCHED = {OFF: None, REMOVED: 1, SOMETIMES: 100, ALWAYS: 1}
 
 
 def _watches(session: Session) -> Mapping[str, Turn]:
-    """Return one turn: blocks of steps of one net, watched in one way or another, in random order.
+    """Return one turn: blocks of steps of one net, each watched in one way, in random order.
 
-    Two trainings side by side may differ by 4% without any watch.
+    Of one net, because two nets side by side may differ by 4% without any watch.
     """
     from paddle_mnist import MNIST, watch
 
@@ -285,7 +272,7 @@ def _watches(session: Session) -> Mapping[str, Turn]:
         if watched and kind == REMOVED:
             watched.remove()
         step(0)  # finds what another kind has left in the caches
-        seconds = [seconds_of(step, number) for number in range(25)]
+        seconds = seconds_of_steps(step, 25)
         if watched:
             watched.remove()
         return seconds
@@ -331,7 +318,7 @@ WARM_UP = 20  # steps
 
 
 def _processes(session: Session) -> Mapping[str, Turn]:
-    """Return what trains 12,800 images with several processes, or with two that share nothing."""
+    """Return trainings on 12,800 images by several processes, or by two that share nothing."""
 
     def turn(title: str, nprocs: int, options: dict[str, Any]) -> Figures:
         bare = {"visualdl": False, "figures": False, "watch": 0, "epochs": 1, "threads": 1}
@@ -347,24 +334,16 @@ def _processes(session: Session) -> Mapping[str, Turn]:
             timed = list(pool.map(partial(in_own_process, timed_training), configs))
         steps = len(timed[0]["step"])
         first = min(WARM_UP, steps // 2)
-        figures = [{part: sum(one[part][first:]) for part in one} for one in timed]
-        seconds = statistics.mean(one["step"] for one in figures)
+        seconds = statistics.mean(sum(parts["step"][first:]) for parts in timed)
         return {
             "rate": copies * (steps - first) * configs[0].batch_size / seconds,
-            "exchange": figures[0].get("exchange", 0.0) / seconds,
+            "exchange": sum(timed[0].get("exchange", ())[first:]) / seconds,
         }
 
     return {
         title: partial(turn, title, nprocs, options)
         for title, (nprocs, options, _) in PROCESSES.items()
     }
-
-
-def _rows_of_processes(report: Report) -> Rows:
-    rows = report.medians
-    for title, row in rows.items():
-        row["times"] = row["rate"] / rows[PROCESSES[title][2]]["rate"]
-    return rows
 
 
 BENCHMARKS = {
@@ -405,9 +384,8 @@ BENCHMARKS = {
         head="batches and threads",
         columns={
             "microseconds a step": (",.0f", "step"),
-            "times one thread": (".2f", "times"),
+            "times one thread": ratio("step", ONE_OF_THREADS.get, is_inverse=True),
         },
-        rows=_rows_of_threads,
         note=lambda report: (
             f"Steps with Momentum on arrays in memory, medians of {report.rounds} rounds in turns. "
             "Threads share the compiled loops, chunk by chunk; Python, Paddle's tensors, the sum "
@@ -418,16 +396,16 @@ BENCHMARKS = {
     "conv-blocks": Benchmark(
         "Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch.",
         code=("paddle_mnist/nn",),
-        kinds=lambda session: {net: _blocks(session.source, *one) for net, one in NETS.items()},
+        kinds=lambda session: {title: _blocks(session.source, *net) for title, net in NETS.items()},
         head="net",
         columns={
             "Paddle's layers": (",.0f", "off"),
-            "`ConvBlocks`": (",.0f", "1"),
-            "PyTorch, channels last": (",.0f", lambda net, _: net.get("torch", "not installed")),
-            "times Paddle's": (".2f", lambda net, _: net["1"] / net["off"]),
+            "`ConvBlocks`": (",.0f", "on"),
+            "PyTorch, channels last": (",.0f", lambda row, _: row.get("torch", "not installed")),
+            "times Paddle's": (".2f", lambda row, _: row["on"] / row["off"]),
             "times PyTorch's": (
                 ".2f",
-                lambda net, _: net["1"] / net["torch"] if "torch" in net else None,
+                lambda row, _: row["on"] / row["torch"] if "torch" in row else None,
             ),
         },
         note=lambda report: (
@@ -470,10 +448,9 @@ BENCHMARKS = {
         kinds=_processes,
         head="processes",
         columns={
-            "times one process": (".2f", "times"),
+            "times one process": ratio("rate", lambda title: PROCESSES[title][2]),
             "exchange and waiting": (".1%", "exchange"),
         },
-        rows=_rows_of_processes,
         note=lambda report: (
             f"Images a second of the whole machine, {CORES} cores, batches of "
             f"{config_of('default').batch_size} unless said otherwise, one thread a process; each "

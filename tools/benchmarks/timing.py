@@ -1,22 +1,26 @@
 """Seconds of calls, of steps, of commands, and of the parts of a run."""
 
 import concurrent.futures
+import contextlib
 import json
 import multiprocessing
 import os
-import statistics
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
+from typing import Any, NamedTuple
 
-from measuring.children import TOOLS, Finished, run_from_small_process
-
+from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
+from paddle_mnist.training.callbacks import Callback
 
+TOOLS = Path(__file__).parents[1]
+LAUNCHER = Path(__file__).with_name("launcher.py")
 TRAIN, TUTORIAL = "train.py", "baseline_tutorial.py"
 
 
@@ -26,44 +30,58 @@ def seconds_of(function: Callable, *args: Any) -> float:
     return time.perf_counter() - began
 
 
-def seconds_of_steps(step: Callable[[int], Any], count: int) -> float:
-    """Return the seconds of a step: the mean of `count` steps, which are numbered from 0."""
-    return seconds_of(lambda: [step(number) for number in range(count)]) / count
+def seconds_of_steps(step: Callable[[int], Any], count: int) -> list[float]:
+    """Return the seconds of each of `count` steps, which are numbered from 0."""
+    return [seconds_of(step, number) for number in range(count)]
 
 
-def median_rate(step: Callable[[int], Any], samples: int, seconds: float) -> float:
-    """Return the samples a second of steps that run for some seconds, after ten to warm up."""
-    seconds_of_steps(step, 10)
-    rates, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        rates.append(samples / seconds_of_steps(step, 10))
-    return statistics.median(rates)
+# ------------------------------------------------------------------ processes
 
 
-def run_python(*arguments: Any, **environment: str) -> Finished:
-    """Run Python with these arguments in `tools/`, in a process of its own.
+class Finished(NamedTuple):
+    """A command that has succeeded. seconds: from its start. peak_mib: the most memory it had."""
 
-    Raises ModuleNotFoundError where a module is missing, such as PyTorch, CalledProcessError if it
-    fails otherwise.
+    printed: str
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+
+
+def run_python(*arguments: Any, cwd: Path = TOOLS, **environment: str) -> Finished:
+    """Run Python with these arguments and variables, in a process of its own.
+
+    Raises ModuleNotFoundError where a module is missing, such as PyTorch, PaddleMnistError with the
+    command's errors if it fails otherwise.
     """
-    command = [sys.executable, *map(str, arguments)]
-    done = run_from_small_process(command, cwd=TOOLS, env={**os.environ, **environment})
-    if done.code:
-        _, is_missing, what = done.errors.rpartition("ModuleNotFoundError: ")
+    words = [sys.executable, *map(str, arguments)]
+    launcher = [sys.executable, "-S", str(LAUNCHER), *words]  # -S: faster and smaller
+    env = {**os.environ, **environment}
+    done = subprocess.run(launcher, check=True, stdout=subprocess.PIPE, cwd=cwd, env=env)
+    code, errors, *figures = json.loads(done.stdout)
+    if code:
+        _, is_missing, module = errors.rpartition("ModuleNotFoundError: ")
         if is_missing:
-            raise ModuleNotFoundError(what.strip())
-        raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
-    return done
+            raise ModuleNotFoundError(module.strip())
+        raise PaddleMnistError(f"{shlex.join(words)}: exit code {code}:\n{errors}")
+    return Finished(*figures)
 
 
 def in_own_process(function: Callable, *args: Any, **environment: str) -> Any:
-    """Call a function in a new process with these variables; return what it returns."""
+    """Call a function in a new process, which sets these variables before it imports Paddle.
+
+    Returns what the function returns.
+    """
     spawn = multiprocessing.get_context("spawn")
-    with (
-        patch.dict(os.environ, environment),
-        concurrent.futures.ProcessPoolExecutor(1, spawn) as pool,
-    ):
-        return pool.submit(function, *args).result()
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(_call, environment, function, *args).result()
+
+
+def _call(environment: dict[str, str], function: Callable, *args: Any) -> Any:
+    os.environ.update(environment)
+    return function(*args)
+
+
+# ------------------------------------------------------------------ trainings
 
 
 def config_of(recipe: str, **changes: Any) -> TrainConfig:
@@ -72,7 +90,7 @@ def config_of(recipe: str, **changes: Any) -> TrainConfig:
 
 
 def train(config: TrainConfig, *callbacks: Any, **arguments: Any) -> None:
-    """Train with `fit`, with callbacks besides those of the configuration."""
+    """Train with `fit`, with callbacks in addition to those of the configuration."""
     from paddle_mnist import fit
     from paddle_mnist.mnist.setup import fit_arguments
 
@@ -80,12 +98,58 @@ def train(config: TrainConfig, *callbacks: Any, **arguments: Any) -> None:
     fit(**{**given, **arguments, "callbacks": [*given["callbacks"], *callbacks]})
 
 
+class PartTimer:
+    """A profiler for `fit` that keeps the seconds of each part of its steps, and of whole steps.
+
+    They are in a file: `fit` would save a list of them with each checkpoint, and what is measured
+    would grow with the steps.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.before_epoch()
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """The seconds of each call, by part; "step" is a whole step with its batch."""
+        seconds: dict[str, list[float]] = defaultdict(list)
+        self._file.seek(0)
+        for line in self._file:
+            name, value = line.split()
+            seconds[name].append(float(value))
+        return seconds
+
+    def before_epoch(self) -> None:
+        self._step_end = time.perf_counter()
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._file.write(f"{name} {time.perf_counter() - began}\n")
+
+    def after_step(self) -> None:
+        began = self._step_end
+        self.before_epoch()
+        self._file.write(f"step {self._step_end - began}\n")
+
+
+class Timing(Callback):
+    """Writes the seconds of the steps into the run directory, where other processes find them."""
+
+    def profiler(self) -> Any:
+        self.timer = PartTimer()
+        return self.timer
+
+    def after_last_step(self, training: Any) -> None:
+        if training.world.is_main_process:
+            (training.run.path / "seconds.json").write_text(json.dumps(self.timer.seconds))
+
+
 def timed_training(config: TrainConfig) -> dict[str, list[float]]:
     """Train, and return the seconds of each part of each step, and of the whole "step".
 
     Of several processes, those of the first.
     """
-    from benchmarks.callbacks import Timing
-
     train(config, Timing())
     return json.loads(Path(config.output, "seconds.json").read_text())

@@ -1,4 +1,4 @@
-"""The tutorial's recipe in PyTorch eager, its images in memory: who we are compared with."""
+"""The tutorial's recipe in PyTorch eager with images in memory: a command to compare with."""
 
 import argparse
 

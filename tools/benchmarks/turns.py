@@ -1,16 +1,17 @@
-"""`Benchmark`: a table of the pages. What it compares takes turns in one run; cells are medians."""
+"""`Benchmark`: a table of the pages. Its rows take turns in one measurement; cells are medians."""
 
 import statistics
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from markdown_tables import Column, Figures, Rows, table_of_rows
-from measuring.sources import json_file
 
+from benchmarks.sources import as_json
 from paddle_mnist.errors import DeviceError
+from paddle_mnist.mnist.images import open_data
 
 Turn = Callable[[], Figures]  # a figure is a value of one turn, or a list of several
 
@@ -20,7 +21,7 @@ class Session:
     """The data, size and folder of a measurement.
 
     source: of the images. rounds, is_quick: as the command has them. root: an empty folder.
-    number: of the present turn, from 1; those of the warm-up are 0 and below.
+    number: of the current turn, from 1; those of the warm-up are 0 and below.
     """
 
     source: str
@@ -31,19 +32,19 @@ class Session:
 
     @property
     def json_file(self) -> Path:
-        """The images' AI Studio file. Raises ConfigError for other sources."""
-        return json_file(self.source)
+        """The AI Studio file of the images; made here if they come from other files."""
+        return as_json(open_data(self.source), self.root)
 
     @property
     def folder(self) -> Path:
-        """A folder of the present turn."""
+        """A folder of the current turn."""
         folder = self.root / str(self.number)
         folder.mkdir(exist_ok=True)
         return folder
 
     @property
     def own_cache(self) -> dict[str, str]:
-        """The environment of commands that find cached only what others of this turn have."""
+        """The environment of commands that share a cache only with those of the same turn."""
         return {"PADDLE_MNIST_CACHE": str(self.folder)}
 
 
@@ -69,13 +70,13 @@ class Benchmark:
     """A table, and how it is measured.
 
     title: its line in the command's help. code: the files and folders of the repository that decide
-    the figures: when they have changed, the table is stale.
-    kinds: what is compared, by title: functions that take a turn and return its figures.
-    head: the header of the first column, of titles. columns: what the others show, by header.
-    rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
-    rounds: how many, if it is not for the command to say. warm_up: turns before these, which do not
-    count. text: what the page shows instead of a table. quick: the kinds that a quick run measures,
-    by default all.
+    the figures; when they have changed, the table is stale.
+    kinds: the functions that are compared, by title; each takes a turn and returns its figures.
+    head: the header of the first column, of titles. columns: the others, by header.
+    rows: makes the rows of the report, by default one for each kind. note: a paragraph below.
+    rounds: their number, unless the command sets it. warm_up: turns before these, which do not
+    count. text: makes the text that the page shows instead of a table. quick: the kinds that a
+    quick run measures, by default all.
     """
 
     title: str
@@ -114,16 +115,29 @@ class Benchmark:
         """Return the Markdown table of a report."""
         if self.text:
             return self.text(report)
-        return table_of_rows(self.head, self.columns, self.rows(report), self.note(report))
+        rows = {
+            title: figures and {"title": title, **figures}  # which `ratio` reads
+            for title, figures in self.rows(report).items()
+        }
+        return table_of_rows(self.head, self.columns, rows, self.note(report))
 
 
-def ratio(figure: str, of: str, form: str = ".2f", is_inverse: bool = False) -> Column:
-    """Return a column: a figure of each row divided by that of the row `of`, or the inverse."""
+def ratio(
+    figure: str,
+    of: Union[str, Callable[[str], Optional[str]]],
+    form: str = ".2f",
+    is_inverse: bool = False,
+) -> Column:
+    """Return a column: a figure of each row divided by that of another row, or the inverse.
+
+    of: the title of the other row, or a function that returns it for the title of a row.
+    """
 
     def value(row: Figures, rows: Rows) -> Optional[float]:
-        if figure not in row or not rows.get(of):
+        base = rows.get(of(row["title"]) if callable(of) else of)
+        if figure not in row or not base:
             return None
-        quotient = row[figure] / rows[of][figure]
+        quotient = row[figure] / base[figure]
         return 1 / quotient if is_inverse else quotient
 
     return form, value

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.timing import TOOLS, TRAIN, run_python
 from markdown_tables import table, table_of_rows
-from measuring.children import command, run_from_small_process
 
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import PaddleMnistError
@@ -28,19 +28,18 @@ CHECKPOINTS = ("paddle_mnist/checkpoint",)
 
 def plain(script: str, *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
     """Run a script of `plain/` on one core; return the JSON that it prints, None for none."""
-    words = [sys.executable, *launcher, PLAIN / script, *arguments]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    done = run_from_small_process(words, env=env)
-    if done.code:
-        raise PaddleMnistError(f"{script}: exit code {done.code}:\n{done.errors}")
+    environment["OMP_NUM_THREADS"] = "1"
+    done = run_python(*launcher, PLAIN / script, *arguments, **environment)
     lines = [line for line in done.printed.splitlines() if line.startswith("{")]
     return json.loads(lines[-1]) if lines else None
 
 
 def while_it_trains(recipe: str, options: Mapping[str, Any], output: Path) -> Iterator[None]:
     """Train a recipe in another process, and yield again and again; kill it when closed."""
-    words = command("train.py", {"recipe": recipe, **QUIET, **options, "output": output})
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    given = {"recipe": recipe, **QUIET, **options, "output": output}
+    words = [f"--{name}={value}" for name, value in given.items()]
+    command = [sys.executable, TOOLS / TRAIN, *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             while process.poll() is None:
                 yield

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from benchmarks.sources import as_json
 from benchmarks.timing import TUTORIAL, config_of, run_python
-from measuring.sources import as_json
 
 from paddle_mnist.mnist.images import open_data
 from reproduction.claims import Workspace

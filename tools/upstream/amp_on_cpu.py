@@ -1,4 +1,4 @@
-"""Mixed precision on a CPU computes in float32 without a word."""
+"""Mixed precision on a CPU computes in float32 without a warning."""
 
 import paddle
 

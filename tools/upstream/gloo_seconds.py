@@ -1,4 +1,4 @@
-"""gloo waits 30 s in an exchange, whatever time limit the group was given."""
+"""gloo waits 30 s in an exchange, whatever the time limit of the group."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""cross_entropy with label_smoothing refuses labels that are whole numbers."""
+"""cross_entropy with label_smoothing rejects integer labels."""
 
 import paddle
 

@@ -1,4 +1,4 @@
-"""Max pooling drops a NaN that stands beside numbers."""
+"""Max pooling drops a NaN beside numbers."""
 
 import paddle
 

@@ -1,4 +1,4 @@
-"""The result of a function that paddle.distributed.spawn runs hangs if it is large."""
+"""paddle.distributed.spawn hangs if its function returns a large result."""
 
 import paddle.distributed as dist
 

@@ -1,4 +1,4 @@
-"""VisualDL's precision-recall and ROC curves ask for `np.float`, which NumPy has removed."""
+"""VisualDL's precision-recall and ROC curves use `np.float`, which NumPy has removed."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""CosineAnnealingWarmRestarts' state_dict lacks where it is between two restarts."""
+"""CosineAnnealingWarmRestarts' state_dict lacks its position between two restarts."""
 
 import paddle
 
@@ -8,6 +8,7 @@ schedule, other = (
 for _ in range(4):
     schedule.step()
 other.set_state_dict(schedule.state_dict())
-for one in (schedule, other) * 3:
-    one.step()
+for _ in range(3):
+    schedule.step()
+    other.step()
 print("fixed" if schedule.get_lr() == other.get_lr() else "still there")

@@ -1,4 +1,4 @@
-"""Trainings that are stopped, with `fit`, with paddle.Model and with Lightning, and called again.
+"""Trainings that are stopped and called again, with `fit`, with paddle.Model and with Lightning.
 
 Each framework trains the same small net, in a script in this folder.
 """
@@ -23,19 +23,19 @@ from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 
 FOLDER = Path(__file__).parent
 STEPS = EPOCHS * TRAIN_SAMPLES // BATCH
-KILLS = 3  # at different places
+KILLS = 3  # at different steps
 STOPPED_AT = TRAIN_SAMPLES * 5 // 2  # samples read: in the middle of the third epoch
 LAUNCH = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-# By title: the script, and the distribution that it needs.
+# By title: the script, and the distributions that it needs.
 FRAMEWORKS = {
     "`fit`": ("with_fit.py", "paddlepaddle"),
     "`paddle.Model`": ("with_hapi.py", "paddlepaddle"),
-    "Lightning": ("with_lightning.py", "lightning"),
+    "Lightning": ("with_lightning.py", "lightning", "torchdata"),
 }
 
 
 class Call(NamedTuple):
-    """A call of a script. report: what it printed at its end, None where it did not get there."""
+    """A call of a script. report: what it prints at its end, None if it does not get there."""
 
     code: int
     output: str
@@ -70,7 +70,7 @@ class Trainings:
         return Call(done.returncode, done.stdout, json.loads(report[0]) if report else None)
 
     def outcomes(self, kills: int) -> dict[str, str]:
-        """Return what became of each promise. kills: how many, at different places."""
+        """Return the outcome of each promise. kills: their number, at different places."""
         killed = self._killed(kills, self.whole)
         plain = {"PROMISES_DROPOUT": "0"}
         two = self._succeed("two", processes=2)
@@ -122,7 +122,7 @@ class Trainings:
         return "<br>".join(dict.fromkeys(outcomes))
 
     def _resumed(self, call: Call, whole: Call) -> str:
-        """Say from which step a call resumed, and what it came to, beside the unbroken training.
+        """Return the step from which a call resumed, and whether its bits are those of `whole`.
 
         `finished` has read only samples that any call reads without training on them.
         """
@@ -188,7 +188,7 @@ def _bits(call: Call, whole: Call) -> str:
 
 
 def _metrics(call: Call) -> str:
-    """Say how far the metrics are from those that NumPy computes of the final weights."""
+    """Return how far the metrics are from those that NumPy computes of the final weights."""
     report = call.report
     errors = {name: abs(report[name] - report[f"exact_{name}"]) for name in ("loss", "accuracy")}
     wrong = [f"{name} by {error:.2g}" for name, error in errors.items() if error > 1e-5]  # float32
@@ -196,10 +196,7 @@ def _metrics(call: Call) -> str:
 
 
 def code_lines(path: Path) -> int:
-    """Return the lines of code of a script's functions and classes, without comments.
-
-    Without what only the comparison needs, either.
-    """
+    """Return the number of code lines of a script, without those that only the comparison needs."""
     source = path.read_text(encoding="utf-8")
     lines = [line.strip() for line in source.splitlines()]
     return sum(
@@ -211,17 +208,18 @@ def code_lines(path: Path) -> int:
     )
 
 
-def _outcomes(script: str, needs: str, session: Session) -> Figures:
+def _outcomes(session: Session, script: str, *needed: str) -> Figures:
     try:
-        metadata.version(needs)
+        for distribution in needed:
+            metadata.version(distribution)
     except metadata.PackageNotFoundError as error:
-        raise ModuleNotFoundError(needs) from error
+        raise ModuleNotFoundError(distribution) from error
     kills = 1 if session.is_quick else KILLS
     return Trainings(script, session.folder / Path(script).stem).outcomes(kills)
 
 
 def _rows(report: Report) -> Rows:
-    """Return what became of each promise, by framework."""
+    """Return the outcomes of each promise, by framework."""
     promises = next(filter(None, report.medians.values()))
     return {
         promise: {
@@ -246,7 +244,7 @@ BENCHMARKS = {
         __doc__.splitlines()[0],
         code=("tools/benchmarks/promises", "paddle_mnist/checkpoint", "paddle_mnist/training"),
         kinds=lambda session: {
-            name: partial(_outcomes, *framework, session) for name, framework in FRAMEWORKS.items()
+            name: partial(_outcomes, session, *framework) for name, framework in FRAMEWORKS.items()
         },
         columns={name: ("", name) for name in FRAMEWORKS},
         rows=_rows,

@@ -18,8 +18,8 @@ HIDDEN = 256
 DROPOUT = float(os.environ.get("PROMISES_DROPOUT", 0.2))
 DISK_LIMIT = 2**15  # bytes a file, less than the weights' 2**16
 
-# Holds a byte for each training sample that this process has read: a number would be restored by
-# `fit`, which saves the state of the data with its checkpoints.
+# Holds a byte for each training sample that this process has read. `fit` would save a number with
+# its checkpoints, and restore it.
 READ = tempfile.TemporaryFile()  # noqa: SIM115
 
 # "NAME:SAMPLES": a signal that the process sends itself, or DISK_FULL, after so many samples
@@ -72,7 +72,7 @@ class Trained(NamedTuple):
 
 
 def main(train: Callable[[str, int, int], Trained]) -> None:
-    """Call train(output, batch_size, processes); print its result, and what it ought to be."""
+    """Call train(output, batch_size, processes); print its metrics, and the exact ones."""
     from scipy.special import log_softmax
 
     parser = argparse.ArgumentParser()

@@ -1,1 +1,0 @@
-"""Shared by benchmarks and reproduction: commands that they run, and data files they read."""
