@@ -55,7 +55,9 @@ class TrialSteps:
         split and end the epoch.
         """
         batches = self._read(min(start + count, MOST_BATCHES))
-        batches = [batches[number % len(batches)] for number in range(start + count)]
+        # A OneCycleLR raises beyond its last step, which a trial of a short run would pass.
+        end = getattr(self.training.schedule.scheduler, "total_steps", start + count)
+        batches = [batches[number % len(batches)] for number in range(min(start + count, end))]
         metrics: list[str] = []
         reported: Outcome = {}
         loop = self._loop(start, metrics, reported)

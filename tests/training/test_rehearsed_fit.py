@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from small_nets import CLASSES, WIDTH, Points, perceptron
 
-from paddle_mnist import Callback, is_rehearsal
+from paddle_mnist import Callback, fit, is_rehearsal
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.errors import ConfigError, DataError
@@ -222,3 +222,37 @@ def test_fit_function_that_returns_one_iterator_twice_raises(tmp_path):
     stream = iter([(points[at : at + 8], labels[at : at + 8]) for at in range(0, 32, 8)])
     with pytest.raises(DataError, match=r"the same .*iterator twice; expected a new iterator"):
         train(ROW, tmp_path, train=lambda: stream, valid=None, epochs=1)
+
+
+class Counts(Callback):
+    """State that steps change, for which the rehearsal takes more steps."""
+
+    count = 0
+
+    def after_step(self, view):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def set_state_dict(self, state):
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize("steps, callbacks", [(1, []), (2, []), (5, [Counts()])])
+def test_rehearsal_stays_within_a_schedule_that_has_an_end(steps, callbacks, tmp_path):
+    rate = paddle.optimizer.lr.OneCycleLR(0.1, total_steps=steps)
+    model = perceptron()
+
+    result = fit(
+        model,
+        Points(8 * steps),
+        epochs=1,
+        optimizer=paddle.optimizer.SGD(rate, parameters=model.parameters()),
+        loss=F.cross_entropy,
+        output=tmp_path / "run",
+        callbacks=callbacks,
+        batch_size=8,
+    )
+
+    assert result.steps == steps
