@@ -118,7 +118,7 @@ NAVIGATION = (
     ({"en": "Use the model", "zh": "诊断与部署"}, ("looking-inside", "deployment")),
     (
         {"en": "Measurements", "zh": "性能与复现"},
-        ("speed", "reproduction", "design-notes"),
+        ("speed", "reproduction", "design-notes", "upstream"),
     ),
     (
         {"en": "Migrate", "zh": "迁移"},
@@ -143,6 +143,7 @@ site_search_reference = [
     *(page for page in NAVIGATION[-1][1] if page not in ("faq", "glossary")),
     "reproduction",
     "design-notes",
+    "upstream",
     "index",
 ]
 site_search_keywords = {

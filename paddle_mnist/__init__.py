@@ -24,7 +24,7 @@ _PUBLIC = {alias.name: node.module or "" for node in _IMPORTS for alias in node.
 PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}
 
 __all__ = sorted(_PUBLIC)
-__version__ = "0.3.0"
+__version__ = "1.0.0"
 
 
 def __getattr__(name: str) -> Any:
