@@ -31,6 +31,6 @@ def silent(*allowed):
     finally:
         for logger in loggers:
             logger.removeHandler(kept)
-    texts += [str(one.message) for one in warned]
+    texts += [str(warning.message) for warning in warned]
     texts = [text for text in texts if not any(words in text for words in (*PADDLE_SAYS, *allowed))]
     assert not texts, texts

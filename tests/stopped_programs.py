@@ -65,7 +65,7 @@ def some(values, count):
     """Return the values of a parameter: so many each time, all of them before a release."""
     return [
         *values[:count],
-        *(pytest.param(one, marks=pytest.mark.release) for one in values[count:]),
+        *(pytest.param(value, marks=pytest.mark.release) for value in values[count:]),
     ]
 
 

@@ -109,7 +109,7 @@ def install_commands():
 def environment(built, tmp_path_factory):
     """An environment into which the page's commands have installed the package."""
     folder = tmp_path_factory.mktemp("environment")
-    versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+    versions = {found.metadata["Name"]: found.version for found in metadata.distributions()}
     tested = [f"{name}=={version}" for name, version in versions.items() if name != "paddle_mnist"]
     (folder / "constraints.txt").write_text("\n".join(tested))
     venv.create(folder / "venv", with_pip=True)

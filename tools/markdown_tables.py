@@ -124,7 +124,7 @@ def translated(table: str, glossary: Mapping[str, str]) -> str:
     if is_code(table) or not glossary:
         return table
     code = "`[^`\n]*`"  # unless a phrase holds it
-    phrases = "|".join([*(_pattern(one).pattern for one in _longest_first(glossary)), code])
+    phrases = "|".join([*(_pattern(phrase).pattern for phrase in _longest_first(glossary)), code])
     return re.sub(phrases, lambda match: translated_phrase(match[0], glossary), table)
 
 

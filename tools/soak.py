@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Kill a training at random moments until it finishes, and compare its weights, bit for bit.
+"""Kill a run at random moments until it finishes, and compare its weights, bit for bit.
 
-A training on the embedded digits is killed by SIGKILL, from its first instruction to its last, and
+A run on the embedded digits is killed by SIGKILL, from its first instruction to its last, and
 started again by the same command; in the end it must have the weights of an unbroken one. Trainings
 follow one another until there are enough kills. With several processes, one of them is killed, or
 their parent; the others must end by themselves.
@@ -36,7 +36,7 @@ OPTIONS = """
 TRAIN = str(Path(__file__).with_name("train.py"))
 SHARDS = ["--grad_shards", "4"]
 LAUNCH = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-# The ways to start a training: the arguments of Python.
+# The ways to start a run: the arguments of Python.
 WAYS = {
     "one": [TRAIN, *OPTIONS],
     "spawn": [TRAIN, *OPTIONS, *SHARDS, "--nprocs", "2"],
@@ -91,7 +91,7 @@ class Soak:
     def run(self, kills: int) -> None:
         """Train and kill until there are enough kills.
 
-        Raises CheckpointError if a training does not end with the bits of the unbroken one,
+        Raises CheckpointError if a run does not end with the bits of the unbroken one,
         ProcessError if a process is left long after a kill.
         """
         # The unbroken training is one process, however the others are started.
@@ -134,7 +134,7 @@ class Soak:
         return markdown_table(dict.fromkeys(columns, ""), rows, note)
 
     def _run_once(self, run: RunDirectory, is_killed: bool) -> bool:
-        """Start a training, and kill it if it should be killed; return whether it was killed."""
+        """Start a run, and kill it if it should be killed; return whether it was killed."""
         began = time.monotonic()
         process = self._start(run.path, WAYS[self.way])
         if not is_killed:

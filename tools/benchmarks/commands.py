@@ -267,7 +267,7 @@ def _more(figure: str) -> Callable[[Figures, Rows], Any]:
 
 
 def _log_lines(session: Session) -> Figures:
-    """Return the lines that a training prints."""
+    """Return the lines that a run prints."""
     scripts = os.path.dirname(sys.executable)  # on the PATH of an activated environment
     path = os.pathsep.join([scripts, os.environ["PATH"]])
     done = run_python(TOOLS / TRAIN, "--recipe", "digits", cwd=session.folder, PATH=path)
@@ -337,8 +337,7 @@ BENCHMARKS = {
         quick=(BASE, ARRAY),
     ),
     "memory": Benchmark(
-        "Peak memory of a training: by source, batch size and optimizer, and of the tutorial's "
-        "loop.",
+        "Peak memory of a run: by source, batch size and optimizer, and of the tutorial's loop.",
         code=("tools/baseline_tutorial.py", *TRAINING, *READING, f"{MNIST}/setup.py"),
         kinds=whole_commands(MEMORY),
         head="training",
@@ -346,7 +345,7 @@ BENCHMARKS = {
         quick=(BASE, FIRST_TIME),
     ),
     "mirror": Benchmark(
-        "What a copy in an object store adds to a training: time, requests and bytes.",
+        "What a copy in an object store adds to a run: time, requests and bytes.",
         code=(
             "paddle_mnist/checkpoint/mirror.py",
             "paddle_mnist/checkpoint/mirror_copy.py",

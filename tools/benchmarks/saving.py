@@ -90,7 +90,7 @@ def _rehearse(session: Session, training: Callable) -> Figures:
 
 
 def _measure(training: Callable, is_rehearsed: bool, output: str) -> Figures:
-    """Return the seconds and the MiB of a training until its last step, and those of one step."""
+    """Return the seconds and the MiB of a run until its last step, and those of one step."""
     from paddle_mnist import Saving
 
     class Taken(Timing):
@@ -156,7 +156,7 @@ SIGNALS = 20  # in a round
 
 
 def _stop_trainings(source: str, folder: Path, seed: int) -> dict[str, list[float]]:
-    """Stop a training at random moments; return the seconds until each `fit` has ended."""
+    """Stop a run at random moments; return the seconds until each `fit` has ended."""
     from paddle_mnist import Callback
     from paddle_mnist.errors import StoppedError
 
@@ -202,7 +202,7 @@ def _rows_of_signals(report: Report) -> Rows:
 
 BENCHMARKS = {
     "checkpoint": Benchmark(
-        "The share of a training's time that goes into saving.",
+        "The share of a run's time that goes into saving.",
         code=("paddle_mnist/checkpoint", "paddle_mnist/system/files.py"),
         kinds=lambda session: {"default": lambda: _save(session)},
         head="a checkpoint",
@@ -212,7 +212,7 @@ BENCHMARKS = {
         warm_up=1,
     ),
     "rehearsal": Benchmark(
-        "What the rehearsal before a training takes: time, and memory.",
+        "What the rehearsal before a run takes: time, and memory.",
         code=("paddle_mnist/hidden_state", "paddle_mnist/training"),
         kinds=_rehearsals,
         head="training",

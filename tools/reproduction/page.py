@@ -79,7 +79,7 @@ class Page(NamedTuple):
 
 
 def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
-    """Read what is stored: neither MNIST nor a training is needed."""
+    """Read what is stored: neither MNIST nor a run is needed."""
     tables: dict[str, str] = {}
     names: dict[str, Any] = {"versions": work.versions()}
     for claim in claims:
