@@ -96,7 +96,7 @@ def save_persistables(
     """Write the parameters and the optimizer as one checkpoint, and return its manifest's path.
 
     The optimizer includes its moments and learning-rate schedule. The position in the data is not
-    saved; `Trainer` saves that, too. Raises OutputError.
+    saved; `fit` saves that, too. Raises OutputError.
     """
     checkpoint = CheckpointStore(dirname).commit(
         PERSISTABLES,

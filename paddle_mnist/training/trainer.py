@@ -96,6 +96,7 @@ class Trainer:
         loader = as_loader(datasets)
         if not self._has_begun:
             self._begin(loader, epoch)
+        self._update_loop()
         self._loop.train_epoch(loader, int(epoch))  # which may be NumPy's
 
     def train_step(self, data: Iterable[Any]) -> paddle.Tensor:
@@ -104,6 +105,7 @@ class Trainer:
         data: a batch (images [B, ...], labels [B, 1]).
         Raises DivergedError when the loss is not finite, before the weights change.
         """
+        self._update_loop()
         result = self._loop.forward_backward_step(data)
         step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         if result.count:
@@ -130,8 +132,16 @@ class Trainer:
         """
         steps = loader.steps_per_epoch
         self.state = TrainState(epoch=int(epoch), step=int(epoch) * (steps or 0))
+        earlier = self._loop
         self._loop = self._new_loop(self.writer or console_writer(end_epoch, steps), checkpointer)
+        self._loop.loss = earlier.loss  # observers see those of an earlier `train`, too
+        self._loop.newest_metrics.values.update(earlier.newest_metrics.values)
         self._has_begun = True
+
+    def _update_loop(self) -> None:
+        """Give the loop the attributes that the caller may have replaced between calls."""
+        self._loop.model, self._loop.optimizer = self.model, self.optimizer
+        self._loop.step, self._loop.observers = self.step, self.observers
 
     def _new_loop(
         self, writer: Writer, checkpointer: Optional[Checkpointer] = None

@@ -104,9 +104,6 @@ class _Batches(Loader):
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         return map(_copied_batch, self._batches[start::stride])
 
-    def first_batches(self, count: int) -> list[Any]:
-        return self._loader.first_batches(count)
-
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
         return self._loader.sample_name(epoch, number, shard, row)
 

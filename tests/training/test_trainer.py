@@ -142,6 +142,38 @@ def test_trainer_epochs_by_hand_are_those_of_train_and_may_continue(tmp_path, li
     assert (trainer.state.epoch, trainer.state.step) == (3, 9)
 
 
+class Stops(Recorder):
+    """Notes whether it sees a loss when it is asked whether to stop."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def should_stop(self, view):
+        self.asked.append("train/loss" in view.metrics)
+        return False
+
+
+def test_trainer_observers_see_the_metrics_of_an_earlier_train(tmp_path):
+    observer = Stops()
+    trainer, loader = make(tmp_path, observers=[observer])
+    for epoch in range(2):
+        trainer.train(loader, epoch, epoch + 1, tmp_path / "c")
+    assert observer.asked == [False, True]
+
+
+def test_trainer_attributes_may_be_replaced_between_epochs(tmp_path):
+    trainer, loader = make(tmp_path)
+    trainer.train_epoch(loader, 0)
+    weights = [parameter.numpy() for parameter in trainer.model.parameters()]
+    trainer.optimizer = paddle.optimizer.SGD(0.0, parameters=trainer.model.parameters())
+    trainer.observers = [observer := Recorder()]
+    trainer.train_epoch(loader, 1)
+    assert len(observer.steps) == 3
+    for before, parameter in zip(weights, trainer.model.parameters()):
+        assert np.array_equal(before, parameter.numpy())
+
+
 def test_trainer_interrupted_epoch_that_begins_again_is_whole(tmp_path):
     """Without the gradients of the step that was interrupted, as in a notebook."""
     calls = []
