@@ -198,7 +198,7 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"{path}: format {manifest['format']!r:.40}; this version reads format {FORMAT}; "
-                "use the version of paddle_mnist that wrote it"
+                "move it out of quarantine/, and use the version of paddle_mnist that wrote it"
             )
         if manifest.get(CHECKSUM) != checksum(manifest):
             raise CheckpointError(

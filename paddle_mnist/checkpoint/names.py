@@ -69,8 +69,8 @@ def usable_name(name: object) -> str:
         ):
             return name
     raise ConfigError(
-        f"name is {name!r}; expected the first part of a file name: without a slash or a dot at "
-        f"its beginning, and at most {MAX_NAME_BYTES} bytes long"
+        f"name is {name!r}; expected the first part of a file name: without any slash, without a "
+        f"dot at its beginning, and at most {MAX_NAME_BYTES} bytes long"
     )
 
 

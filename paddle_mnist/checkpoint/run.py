@@ -79,9 +79,11 @@ class RunDirectory:
 
     def _recorded_name(self) -> str:
         """Return the name of the model that was trained here, from its checkpoints or weights."""
-        manifests = sorted(self.checkpoints.folder.glob("*_epoch*.json"))
-        if manifests:
-            return manifests[0].stem.rpartition("_epoch")[0]
+        manifests = self.checkpoints.folder.glob("*_epoch*.json")
+        prefixes = sorted({path.stem.rpartition("_epoch")[0] for path in manifests})
+        if prefixes:  # of several, one whose final weights are there
+            finished = (n for n in prefixes if (self.path / f"{n}{PARAMS}").exists())
+            return next(finished, prefixes[0])
         names = sorted(
             path.stem
             for path in self.path.glob(f"*{PARAMS}")

@@ -134,9 +134,11 @@ def _can_be_gathered(values: Any) -> bool:
 
 def _gather(dataset: Any, indices: np.ndarray) -> tuple[paddle.Tensor, ...]:
     """Return samples of a `TensorDataset` as one batch."""
-    # Paddle copies the rows to the tensors that are on another device.
-    rows = paddle.to_tensor(indices, place=dataset.tensors[0].place)
-    return tuple(paddle.gather(values.detach(), rows) for values in dataset.tensors)
+    places = {str(values.place): values.place for values in dataset.tensors}
+    rows = {name: paddle.to_tensor(indices, place=place) for name, place in places.items()}
+    return tuple(
+        paddle.gather(values.detach(), rows[str(values.place)]) for values in dataset.tensors
+    )
 
 
 def _get_items(dataset: Any, indices: np.ndarray) -> Any:

@@ -43,10 +43,12 @@ def read_epoch(batches: Iterable[Any], epoch: int, start: int = 0) -> Iterator[A
     sampler: Any = getattr(batches, "batch_sampler", None)
     _begin_epoch(sampler, epoch)
     dataset, inner = getattr(batches, "dataset", None), getattr(sampler, "sampler", None)
-    for part in (batches, dataset, inner, sampler):
+    for part in (batches, dataset, inner):
         set_epoch(part, epoch)
     if start:
         sampler.set_epoch(epoch, start)
+    else:
+        set_epoch(sampler, epoch)
     yield from _iterate(batches)
     _end_epoch(sampler, epoch)
 

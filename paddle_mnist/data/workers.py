@@ -26,16 +26,16 @@ import paddle
 from paddle.io.dataloader import dataloader_iter
 
 from paddle_mnist.data.structures import mapped
-from paddle_mnist.errors import OutputError, ProcessError, listed, summary
+from paddle_mnist.errors import ConfigError, OutputError, ProcessError, listed, summary
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
 SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
-# The system has no more descriptors, processes or memory to give, or no semaphores at all.
+# The system has no more descriptors, processes or memory to give.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
-EXHAUSTED |= {errno.EACCES, errno.ENOENT, errno.ENOSYS, errno.EROFS}
+NO_SEMAPHORES = {errno.EACCES, errno.ENOENT, errno.ENOSYS, errno.EROFS}
 
 
 def map_in_workers(
@@ -69,7 +69,13 @@ def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Return an iterator over the batches of a loader whose samples are not read by index.
 
     Its workers end with the epoch, as those that persist would not see what the next epoch changes.
+    Raises ConfigError for workers of a loader with an `__iter__` of its own, which they would skip.
     """
+    if loader.num_workers and type(loader).__iter__ is not paddle.io.DataLoader.__iter__:
+        raise ConfigError(
+            f"{type(loader).__name__} has an __iter__ of its own, which workers would skip; "
+            "expected num_workers=0, or a function that returns its batches"
+        )
     loader = copy.copy(loader)
     loader._persistent_workers = False
     if not loader.num_workers or not _can_start():
@@ -137,7 +143,9 @@ def _started(loader: paddle.io.DataLoader) -> Any:
         lacks_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
         # An error with a file name is that of a sampler which opens the file.
         number = error.errno if isinstance(error, OSError) and not error.filename else None
-        if not lacks_threads and number not in EXHAUSTED:
+        # Semaphores are made before the first worker, and a sampler is called after it.
+        lacks_semaphores = number in NO_SEMAPHORES and not getattr(iterator, "_workers", None)
+        if not (lacks_threads or lacks_semaphores or number in EXHAUSTED):
             raise
         raise ProcessError(
             f"the {loader.num_workers} workers that read the data cannot start ({error}); expected "

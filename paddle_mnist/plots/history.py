@@ -25,7 +25,8 @@ def read_history(path: Path) -> list[dict[str, Any]]:
             history.append(json.loads(line))
     except ValueError as error:
         raise DataError(
-            f"{path}: line {len(history) + 1} is damaged ({error}); remove it"
+            f"{path}: line {len(history) + 1} is damaged ({error}); a resume drops "
+            "it; in a finished run, remove it"
         ) from error
     return history
 

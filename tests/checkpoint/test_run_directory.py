@@ -57,6 +57,13 @@ def test_fit_behind_a_link_makes_its_folder_unless_the_disk_is_missing(tmp_path)
     assert not (tmp_path / "unmounted").exists()
 
 
+def test_name_of_a_run_is_that_of_its_final_weights(tmp_path):
+    train_once(tmp_path / "run", name="b")
+    manifest = next((tmp_path / "run/checkpoints").glob("b_epoch*.json"))
+    shutil.copy(manifest, manifest.with_name("a_epoch0_step1_breakpoint.json"))
+    assert RunDirectory(tmp_path / "run").name == "b"
+
+
 # A file system, or a whole machine, that lacks something.
 OPENS = """
 import sys

@@ -381,6 +381,33 @@ def test_resumable_sampler_yields_the_order_of_the_loader():
         assert list(sampler) == [indices(batch) for batch in loader.epoch(epoch, start)]
 
 
+def test_set_epoch_of_a_sampler_is_called_once_an_epoch():
+    calls = []
+
+    class Noted(ResumableBatchSampler):
+        def set_epoch(self, *position):
+            calls.append(position)
+            super().set_epoch(*position)
+
+    loader = open_loader(paddle_loader(batch_sampler=Noted(Numbered(23), 4, seed=7)), 4)
+    assert len([*loader.epoch(0)]) + len([*loader.epoch(1, 2)]) == 6 + 4
+    assert calls == [(0,), (1, 2)]
+
+
+def test_loader_with_an_iteration_of_its_own_has_no_workers():
+    class Tenfold(paddle.io.DataLoader):
+        def __iter__(self):
+            return (batch * 10 for batch in super().__iter__())
+
+    def read(workers):
+        loader = open_loader(Tenfold(Stream(range(6)), batch_size=3, num_workers=workers), 3)
+        return [batch.tolist() for batch in loader.epoch(0)]
+
+    assert read(0)[0] == [0, 10, 20]
+    with pytest.raises(ConfigError, match="Tenfold has an __iter__ of its own"):
+        read(1)
+
+
 def paddle_loader(**options):
     return paddle.io.DataLoader(Numbered(23, lambda index: (index, np.float32(index))), **options)
 

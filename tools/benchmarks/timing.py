@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
@@ -67,18 +68,13 @@ def run_python(*arguments: Any, cwd: Path = TOOLS, **environment: str) -> Finish
 
 
 def in_own_process(function: Callable, *args: Any, **environment: str) -> Any:
-    """Call a function in a new process, which sets these variables before it imports Paddle.
-
-    Returns what the function returns.
-    """
+    """Call a function in a new process with these variables; return what the function returns."""
     spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
-        return pool.submit(_call, environment, function, *args).result()
-
-
-def _call(environment: dict[str, str], function: Callable, *args: Any) -> Any:
-    os.environ.update(environment)
-    return function(*args)
+    # From the start, since the process imports NumPy with the main module. Calls of several threads
+    # have no variables.
+    patched = patch.dict(os.environ, environment) if environment else contextlib.nullcontext()
+    with patched, concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(function, *args).result()
 
 
 # ------------------------------------------------------------------ trainings

@@ -182,6 +182,11 @@ def _compare(
     """Compare the final weights, and the losses after the step that the training broke at."""
     whole, resumed = losses
     after = [step for step in whole if step > broken_at]
+    if not after or after != [step for step in resumed if step > broken_at]:
+        raise PaddleMnistError(
+            f"{folders[1]}: losses of steps {list(resumed)}; expected those after {broken_at} of "
+            f"{list(whole)}"
+        )
     weights = ((folder / "mnist.pdparams").read_bytes() for folder in folders)
     return {
         "sha256": [hashlib.sha256(data).hexdigest() for data in weights],
