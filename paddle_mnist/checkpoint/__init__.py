@@ -1,4 +1,4 @@
-"""Checkpoints: when to save and what to keep, how they are committed, and safe reading.
+"""Checkpoints: when to save, what to keep, safe reading; the run directory and its mirror.
 
 `load` and `load_into` are for your own code; they need paddle, which importing this does not.
 """

@@ -1,4 +1,4 @@
-"""`MirrorCopy`: the copy of a run under a URL, and the process that reads and writes it.
+"""`MirrorCopy`: upload a run to its mirror, and download it; `main` is the process that does.
 
 The copy has the files of the run directory, under the same names. Nothing lists the files that are
 still to be uploaded: they are the difference between both folders, so a process that dies loses

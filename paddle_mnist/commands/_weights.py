@@ -1,4 +1,4 @@
-"""Name the weights that a command reads: a run, a checkpoint or a file; and the net they are of."""
+"""The arguments that choose the weights and the net of a command."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""Compare and replace plain data.
+"""Compare and replace numbers, strings, arrays, tensors, generators and containers of them.
 
-Plain data consists of numbers, strings, buffers, arrays, tensors, random-number generators, and
-containers of them. `packing` converts it for files.
+These are called plain data. `packing` converts it for files.
 """
 
 import array

@@ -1,4 +1,4 @@
-"""The groups of options that only trainings on digits have, and what they build.
+"""The groups of options for digits: images, net, loss, optimizer; and what they build.
 
 Paddle is imported where something is built."""
 

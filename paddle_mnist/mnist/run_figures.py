@@ -1,4 +1,4 @@
-"""Draw the figures of a run, or a chart that compares several."""
+"""Draw the figures of a run on digits, or a chart that compares several."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Losses, schedules, a moving average of weights, compiled nets: for any training."""
+"""Losses, schedules, a moving average of weights, and compiled nets, for any model."""

@@ -1,4 +1,4 @@
-"""`Numerics`: how a step computes, beside the net and its optimizer; and the check of its results.
+"""`Numerics`: options of precision, accumulation and averaging; and the check for NaN.
 
 The check for NaN and infinite values is the one place that stops a run which has diverged.
 Losses are checked when a log line or a checkpoint is due (`metrics.running`), after each

@@ -1,1 +1,1 @@
-"""The machine: files written safely, signals, heartbeat and supervisor, devices and CPUs."""
+"""The machine: files, locks, remote folders, signals, heartbeat, supervisor, devices, CPUs."""

@@ -1,4 +1,4 @@
-"""NumPy arrays of whatever holds numbers."""
+"""Convert tensors and other values to NumPy arrays."""
 
 import math
 import mmap

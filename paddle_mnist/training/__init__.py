@@ -1,1 +1,1 @@
-"""The training loop, evaluation, and the run directory."""
+"""`fit`, the training loop, evaluation, and the comparison and the rehearsal of a resume."""

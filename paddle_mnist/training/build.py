@@ -1,4 +1,4 @@
-"""Build a run from the arguments of `fit`, and try its first batch."""
+"""Build a whole run from the arguments of `fit`, and check it on its first batch."""
 
 import logging
 

@@ -1,4 +1,7 @@
-"""Try the first batch before any file is written, so that errors show at once, with the shapes."""
+"""Try the first batch before any file is written, so that errors show at once, with the shapes.
+
+`is_rehearsal()` is true meanwhile.
+"""
 
 import contextlib
 import logging

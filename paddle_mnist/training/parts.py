@@ -1,4 +1,4 @@
-"""Build the parts of a run from the arguments of `fit`: net, optimizer, loaders, loop."""
+"""Build each part of a run, unchecked: net, optimizer, schedule, loaders, evaluator, loop."""
 
 import functools
 import logging
