@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 
 class Target(Callback):
-    """Ends the training once the accuracy has reached a target in some epochs in a row."""
+    """Ends the training once the accuracy has reached a target for several epochs in a row."""
 
     def __init__(self, accuracy, epochs):
         self.accuracy, self.epochs, self.reached = accuracy, epochs, 0

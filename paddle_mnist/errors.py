@@ -105,6 +105,9 @@ class StoppedError(PaddleMnistError, SystemExit):
         return type(self), (self.signum,)
 
 
+MOST_CHARACTERS = 300  # of an error in a summary
+
+
 def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
     """Return an error in one line: its class, and what is wrong; Paddle's have many lines.
 
@@ -112,7 +115,10 @@ def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
-    return f"{type(error).__name__}: {mask(chosen.rstrip('.'))[:300]}".removesuffix(": ")
+    text = mask(chosen.rstrip("."))
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[:MOST_CHARACTERS]} ..."
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 # The remedy where weights alone are refused as a checkpoint.

@@ -21,3 +21,8 @@ def test_errors_pass_between_processes_whole(kind):
     for received in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(received) is kind
         assert (str(received), received.exit_code) == (str(error), error.exit_code)
+
+
+def test_summary_marks_where_a_long_error_is_cut():
+    assert errors.summary(ValueError("x" * 300)) == f"ValueError: {'x' * 300}"
+    assert errors.summary(ValueError("x" * 301)) == f"ValueError: {'x' * 300} ..."

@@ -79,7 +79,7 @@ def check_config_unchanged(
             new_run = ["choose another mirror to start over"]
         else:
             new_run = run.to_start_over()
-        lines.append(_remedies(names, new_run))
+        lines.append(_remedies(names, new_run, has_other_steps(training, checkpoint)))
         raise ConfigError(
             f"the run in {where} was started with different settings:\n" + "\n".join(lines)
         )
@@ -95,6 +95,15 @@ def check_config_unchanged(
             f"epochs={epochs}, but {where} has already started epoch {started}; use at least "
             f"{started}"
         )
+
+
+def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
+    """Return whether an epoch has another number of steps than in the checkpoint's run.
+
+    False if the number is unknown. No override makes up for it: the position would be another.
+    """
+    state, steps = checkpoint.state, training.loader.steps_per_epoch
+    return steps is not None and state.step != state.epoch * steps + state.position
 
 
 def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
@@ -173,10 +182,11 @@ def _are_samples(names: Collection[str]) -> bool:
     return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
 
 
-def _remedies(changed: Sequence[str], new_run: Sequence[str]) -> str:
+def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: bool) -> str:
     """Return a sentence with the remedies for changed values.
 
     new_run: the ways to start a new run with them, if there are any.
+    has_other_steps: whether an epoch has another number of steps now, which cannot be overridden.
     """
     remedies = [*new_run] or ["keep its values"]
     reason = ""
@@ -184,6 +194,9 @@ def _remedies(changed: Sequence[str], new_run: Sequence[str]) -> str:
     are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)
     if "batch_size" in changed:
         reason = ": a run keeps its batch size"  # it determines the steps of an epoch
+    elif has_other_steps:
+        number = "samples" if "data.length" in changed else "steps in an epoch"
+        reason = f": a run keeps its number of {number}"
     elif not are_permuted:
         groups = [name.partition(".")[0] for name in changed]
         shortest = [

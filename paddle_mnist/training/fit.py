@@ -317,12 +317,14 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
         for callback in training.callbacks:
             callback.already_finished(training, result)
     compared = [*code_comparison(training, checkpoint)]
-    exception = f", except that of {listed(compared)}" if compared else ""
+    run = training.run
+    fresh = "" if run.mirror else "set fresh (the old run is moved aside) or "
     log.info(
-        "this run is finished; to train longer, set more epochs and override epochs; %s; code is "
-        "not compared%s",
-        " or ".join(training.run.to_start_over()),
-        exception,
+        "this run is finished; to train longer, raise epochs and override them; to start over, "
+        "%schoose %s; %s compared",
+        fresh,
+        run.elsewhere(),
+        f"only the code of {listed(compared)} was" if compared else "no code was",
     )
     return result
 

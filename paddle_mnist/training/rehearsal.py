@@ -65,8 +65,8 @@ def rehearse(training: Training) -> None:
     """
     loader, data = training.loader, training.extra.data
     log.info(
-        "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and more if "
-        "they change other state than weights and optimizer",
+        "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, more if "
+        "they change anything besides the weights and the optimizer",
         STEPS,
     )
     with rehearsing(), generators_restored(), restored(data_snapshot(data)):
@@ -360,7 +360,7 @@ class _Rehearsal:
             describe(path) for path in extra.saved if path[0][1] not in ("optimizer", "schedule")
         ]
         if saved:
-            log.info("saved with checkpoints, beside weights and optimizer: %s", listed(saved))
+            log.info("saved with checkpoints, besides weights and optimizer: %s", listed(saved))
             in_passes = [name for name in saved if not name.startswith("callbacks")]
             if in_passes and shards_per_step(self.training.arguments, self.world) > 1:
                 log.warning(

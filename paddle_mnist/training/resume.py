@@ -13,7 +13,7 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.compare import check_config_unchanged
+from paddle_mnist.training.compare import check_config_unchanged, has_other_steps
 
 log = logging.getLogger("paddle_mnist")
 
@@ -152,12 +152,12 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state, schedule = checkpoint.state, training.schedule
-    steps = training.loader.steps_per_epoch
-    if steps is not None and state.step != state.epoch * steps + state.position:
+    if has_other_steps(training, checkpoint):
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
-            f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
-            "number as in the run: the batch size and the number of samples cannot be overridden; "
+            f"{state.epoch + 1}, but an epoch now has {training.loader.steps_per_epoch} steps; "
+            "expected the same number as in the run: the batch size and the number of samples "
+            "cannot be overridden; "
             f"choose {training.run.elsewhere()}"
         )
     moves = new_schedule and not schedule.needs_metric

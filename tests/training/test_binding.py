@@ -112,7 +112,7 @@ def test_fit_changed_call_raises_by_name_and_touches_nothing(tmp_path):
         train(ROW, run, callbacks=[StopsAt(7, stop)])
     before = modified(run)
     for options, names, advice in (
-        (CHANGED_CALL, NAMES, ["override"]),
+        (CHANGED_CALL, NAMES, []),
         ({"train": Shifted()}, "data.samples", ["override", "seed the", "sorted()"]),
         # With other labels for the same samples, or other steps, no override would make sense.
         ({"train": Permuted()}, "data.samples data.labels", ["seed the", "sorted()"]),
@@ -193,6 +193,19 @@ def test_fit_overridden_values_are_used_and_then_compared(tmp_path):
     assert names_in(refusal) == ["optimizer.learning_rate"]
     with pytest.raises(ConfigError, match="an epoch now has 9 steps"):
         train(ROW, tmp_path, **{**longer, "epochs": 4}, batch_size=4, override="batch_size,epochs")
+
+
+@pytest.mark.parametrize("what", ["number of samples", "batch size"])
+def test_fit_offers_only_what_a_resume_accepts(tmp_path, what):
+    class Fewer(Points):
+        def __len__(self):
+            return super().__len__() // 2
+
+    changed = {"train": Fewer()} if "samples" in what else {"batch_size": 4}
+    train(ROW, tmp_path)
+    with pytest.raises(ConfigError, match=f"a run keeps its {what}$") as refusal:
+        train(ROW, tmp_path, epochs=3, **changed)
+    assert "override" not in str(refusal.value)
 
 
 class Marked(list):
@@ -286,7 +299,7 @@ def test_fit_other_code_warns_or_raises_where_must_match_names_code(what, tmp_pa
     train(ROW, tmp_path, **common)
     assert train(ROW, tmp_path, **common).stopped == "already finished"
     assert not changes_of_code(lines)
-    compared = lines()[-1].partition("code is not compared, except that of ")[2]
+    compared = lines()[-1].partition("only the code of ")[2].partition(" was compared")[0]
     assert name in compared.split(", ")
     with pytest.raises(ConfigError) as refusal:
         train(ROW, tmp_path, **{**common, **changed}, must_match={"code": True})

@@ -52,7 +52,7 @@ def test_fit_finished_run_returns_its_result_and_rebuilds_lost_files(tmp_path, l
     assert {**vars(again), "stopped": "finished"} == vars(first)
     assert first.weights.stat().st_mtime_ns == modified
     (last,) = (line for line in lines() if line.startswith("this run is finished"))
-    assert "override epochs" in last and "code is not compared" in last
+    assert "raise epochs and override them" in last and "only the code of model, " in last
     assert not any("is an instance" in line for line in lines())
     for damaged in ("{}", '{"steps": 10}', "{"):
         (tmp_path / "result.json").write_text(damaged)

@@ -77,7 +77,8 @@ def test_step_and_callbacks_can_tell_a_rehearsal_which_is_logged_first(tmp_path,
     assert first.startswith("rehearsing a resume before the first step (is_rehearsal() is True): 3")
     assert first in (tmp_path / "train.log").read_text()
     assert not [line for line in others if "not saved" in line or line.startswith("rehears")]
-    assert "saved with checkpoints, beside weights and optimizer: callbacks['Asks'].count" in others
+    saved = "callbacks['Asks'].count"
+    assert f"saved with checkpoints, besides weights and optimizer: {saved}" in others
 
 
 def test_rehearsal_that_fails_is_over(tmp_path):

@@ -276,7 +276,7 @@ def _log_lines(session: Session) -> Figures:
 
 def _excerpt(report: Report) -> str:
     lines = report.samples["digits"]["lines"]
-    return "\n".join(["```text", *lines[:3], "...", *lines[-4:], "```"])
+    return "\n".join(["```text", *lines[:4], "...", *lines[-4:], "```"])
 
 
 TRAINING = ("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training/loop.py")
