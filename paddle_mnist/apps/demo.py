@@ -146,7 +146,6 @@ def serve(
         port = listening.getsockname()[1]
     predictor = open_predictor(model, run, net, OUTPUTS, parallel=AT_ONCE)
     is_public = share or not is_loopback(host)
-    middleware = importlib.import_module("starlette.middleware")  # what gradio serves with
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     proxies = contextlib.nullcontext() if share else without_proxies()
     # Pages share gradio's folder, and each deletes the others' files when it ends (6.31).
@@ -159,6 +158,7 @@ def serve(
         ) from error
     with temporary as folder, environment(GRADIO_TEMP_DIR=folder), proxies:
         gradio, blocks = _gradio(), page(predictor)
+        middleware = importlib.import_module("starlette.middleware")  # what gradio serves with
         blocks.launch(
             server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
             server_port=port,

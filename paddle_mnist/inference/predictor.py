@@ -165,8 +165,8 @@ class Predictor:
         for name in names:
             if name not in self.outputs:
                 raise ConfigError(
-                    f"outputs names {name!r}; this model has {', '.join(self.outputs)}; export it "
-                    "with others"
+                    f"outputs names {name!r}; this model has {', '.join(self.outputs)}; name "
+                    "its outputs where it is opened or exported"
                 )
         arrays = self.prepare(inputs)
         indices = [self.outputs.index(name) for name in names]

@@ -130,7 +130,12 @@ def _can_write(folder: str) -> bool:
     """Return whether files can be written in a folder, which need not exist yet."""
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder) or "."
-    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+    try:  # access rights do not tell of a full disk, nor the superuser of /proc
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"-")
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache

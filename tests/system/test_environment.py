@@ -108,6 +108,13 @@ def test_temporary_home_shows_what_is_in_the_read_only_one(tmp_path, monkeypatch
     assert Path.home() == home and not any(home.rglob("new"))
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="has no /proc")
+def test_home_that_even_root_cannot_make_is_replaced(monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    with usable_home():
+        (Path.home() / "new").touch()
+
+
 # ------------------------------------------------------------------ what streams can encode
 
 
