@@ -2,8 +2,7 @@
 
 A group of options is a subclass of `Options`, in the subpackage that it concerns. Command lines,
 YAML files and checkpoints have the options of all groups under flat names, which the fields declare
-(`flat_options`); nothing else lists them. `git grep '= option('` finds
-the declarations.
+(`flat_options`); nothing else lists them. `git grep '= option('` finds the declarations.
 """
 
 import dataclasses

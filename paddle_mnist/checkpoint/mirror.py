@@ -51,7 +51,7 @@ class UnreachableError(CheckpointError):
 
 
 class Mirror:
-    """The training's side of a mirror: requests uploads of a process, and waits for its answers.
+    """The training side of a mirror: asks another process to upload, and waits for its answers.
 
     where: a URL or a folder. saving: decides which checkpoints the copy keeps, and how many seconds
         to wait for it before and after training.

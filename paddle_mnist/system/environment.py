@@ -130,7 +130,7 @@ def _can_write(folder: str) -> bool:
     """Return whether files can be written in a folder, which need not exist yet."""
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder) or "."
-    try:  # access rights do not tell of a full disk, nor the superuser of /proc
+    try:  # `os.access` returns True on a full disk, and for root in /proc
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"-")
     except OSError:
