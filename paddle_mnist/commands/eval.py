@@ -33,9 +33,11 @@ def main(argv: Sequence[str]) -> None:
 
 def _as_text(report: Mapping[str, Any]) -> str:
     noun = noun_of(report["dataset"])
+    others = [f", {name} {value:.4f}" for name, value in report["metrics"].items() if name != "acc"]
     lines = [
         f"{report['checkpoint']} on {report['dataset']}, {report['split']}: "
-        f"accuracy {report['accuracy']:.4f}, loss {report['loss']:.4f}, {report['count']} images",
+        f"accuracy {report['accuracy']:.4f}, loss {report['loss']:.4f}{''.join(others)}, "
+        f"{report['count']} images",
         "",
         f"{noun}  precision  recall  F1      images",
     ]

@@ -14,7 +14,7 @@ from paddle_mnist.data.external import as_loader, open_loader
 from paddle_mnist.data.structures import describe_batch
 from paddle_mnist.errors import DataError
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.metrics.paddle_metrics import Gathered
+from paddle_mnist.metrics.paddle_metrics import Gathered, MetricFunction
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
@@ -25,9 +25,12 @@ from paddle_mnist.mnist.own_nets import DigitNet, OwnNet, is_tutorials, load_net
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import add_up
-from paddle_mnist.training.steps import Step, SupervisedStep
+from paddle_mnist.training.steps import Step, SupervisedStep, num_correct
 
 BATCH_SIZE = 500  # decides speed and memory, not the result
+# Of the training, of its evaluations and of `evaluate`: functions of logits [B, classes] and labels
+# [B, 1]; see `fit`.
+METRICS: dict[str, MetricFunction] = {"acc": num_correct}
 
 
 def summed_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
@@ -43,6 +46,7 @@ class Evaluation:
     """The results of a model on some data.
 
     loss: mean cross-entropy, in nats. accuracy: fraction of correct predictions.
+    metrics: those of `METRICS` by name; "acc" is the accuracy.
     labels, predictions: int64 [count], in the order of the data.
     probabilities: float32 [count, classes], of each class.
     """
@@ -52,6 +56,7 @@ class Evaluation:
     labels: np.ndarray = field(repr=False)
     predictions: np.ndarray = field(repr=False)
     probabilities: np.ndarray = field(repr=False)
+    metrics: Mapping[str, float] = field(repr=False)
 
     @property
     def count(self) -> int:
@@ -69,7 +74,7 @@ class Evaluation:
         return np.bincount(cells, minlength=self.classes**2).reshape(self.classes, self.classes)
 
     def report(self) -> dict[str, Any]:
-        """Return plain values: loss, accuracy, count, per_class and confusion_matrix.
+        """Return plain values: loss, accuracy, metrics, count, per_class and confusion_matrix.
 
         per_class: for each class, by its number, precision, recall, f1-score and support (count).
         """
@@ -82,6 +87,7 @@ class Evaluation:
         return {
             "loss": self.loss,
             "accuracy": self.accuracy,
+            "metrics": dict(self.metrics),
             "count": self.count,
             "per_class": {str(label): table[str(label)] for label in labels},
             "confusion_matrix": self.confusion_matrix.tolist(),
@@ -104,7 +110,7 @@ def evaluate(
     Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
     DivergedError if the loss is not finite.
     """
-    step: Step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
+    step: Step = SupervisedStep(summed_cross_entropy, {**METRICS, "outputs": _outputs})
     loader: Loader
     if isinstance(data, paddle.io.Dataset):
         loader = open_loader(data, BATCH_SIZE)
@@ -119,6 +125,7 @@ def evaluate(
         labels=labels,
         predictions=predictions,
         probabilities=probabilities,
+        metrics={name: totals[name].compute() for name in METRICS if name in totals},
     )
 
 

@@ -99,7 +99,7 @@ class DigitReport(Figures):
             board.images("inputs", _pixels(dataset, np.arange(min(SHOWN, len(dataset)))))
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
-        """Return accuracy and loss on the final split, and on that of the replayed data."""
+        """Return metrics and loss on the final split, and on that of the replayed data."""
         split: str = self.config.images.final_split
         self._evaluated = self._evaluate(training, training.world)
         evaluations = {split: self._evaluated.evaluation}
@@ -110,7 +110,7 @@ class DigitReport(Figures):
         return {
             f"{name}/{metric}": value
             for name, evaluation in evaluations.items()
-            for metric, value in (("acc", evaluation.accuracy), ("loss", evaluation.loss))
+            for metric, value in {**evaluation.metrics, "loss": evaluation.loss}.items()
         }
 
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
@@ -129,10 +129,10 @@ class DigitReport(Figures):
             mode: self._dataset(mode) for mode in ("train", "valid", self.config.images.final_split)
         }
         scores = {
-            f"{split}_{metric}": result.metrics[f"{split}/{metric}"]
+            tag.replace("/", "_"): value
             for split in ("eval", "valid", "replay_eval")
-            for metric in ("acc", "loss")
-            if f"{split}/{metric}" in result.metrics
+            for tag, value in result.metrics.items()
+            if tag.startswith(f"{split}/")
         }
         return {
             "dataset": self.images.name,

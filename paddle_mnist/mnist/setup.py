@@ -12,20 +12,21 @@ from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.metrics.console import console_level
 from paddle_mnist.mnist.augment import Distortion
-from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.config import GROUPS, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
-from paddle_mnist.mnist.evaluation import summed_cross_entropy
+from paddle_mnist.mnist.evaluation import METRICS, summed_cross_entropy
 from paddle_mnist.mnist.images import Images, open_data
+from paddle_mnist.mnist.incremental import Incremental
 from paddle_mnist.mnist.options import distortion_amounts
 from paddle_mnist.mnist.report import DigitReport
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.nn.losses import CrossEntropy
 from paddle_mnist.system.devices import autocast
-from paddle_mnist.training.callbacks import FitResult
+from paddle_mnist.training.bundled import Figures
+from paddle_mnist.training.callbacks import Callback, FitResult
 from paddle_mnist.training.fit import fit
-from paddle_mnist.training.steps import SupervisedStep, num_correct
+from paddle_mnist.training.steps import SupervisedStep
 
-METRICS = {"acc": num_correct}
 EVALUATION = SupervisedStep(summed_cross_entropy, METRICS)
 
 
@@ -79,16 +80,7 @@ def fit_arguments(config: TrainConfig) -> dict[str, Any]:
         "resume": config.resume,
         "override": config.override,
         "must_match": report.must_match,
-        "callbacks": [
-            *([replace(config.incremental)] if config.start else []),
-            replace(config.early_stopping),
-            replace(config.watch),
-            replace(config.profile),
-            replace(config.print_layers),
-            replace(config.visualdl),
-            replace(config.console),
-            report,
-        ],
+        "callbacks": [*_callbacks(config), report],
         "saving": config.saving,
         "loading": loading,
         "evaluating": config.evaluating,
@@ -124,6 +116,16 @@ def _training_set(config: TrainConfig, images: Images, replayed: Optional[Images
         MnistDataset("train", replayed) if replayed else None,
         Distortion(amounts, config.seed) if amounts else None,
     )
+
+
+def _callbacks(config: TrainConfig) -> list[Callback]:
+    """Return new copies of the groups that are callbacks; `DigitReport` stands for the figures."""
+    unused = (Figures,) if config.start else (Figures, Incremental)
+    return [
+        replace(getattr(config, name))
+        for name, kind in GROUPS.items()
+        if issubclass(kind, Callback) and not issubclass(kind, unused)
+    ]
 
 
 def _loading(config: TrainConfig, train: TrainingSet) -> Loading:

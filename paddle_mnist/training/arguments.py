@@ -26,15 +26,7 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.train_state import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
-from paddle_mnist.training.bundled import (
-    Console,
-    EarlyStopping,
-    Figures,
-    Profile,
-    VisualDL,
-    Watch,
-    with_defaults,
-)
+from paddle_mnist.training.bundled import BUNDLED, with_defaults
 from paddle_mnist.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -174,7 +166,7 @@ class FitArguments(Options):
         check_together(self.start, self.resume, self.saving, self.callbacks)
         self._check_evaluation()
         for name in self.must_match or ():
-            if name in (*ENGINE_OPTIONS, *CALLBACK_OPTIONS, "name", "monitor", "mode"):
+            if name in (*ENGINE_OPTIONS, "name", "monitor", "mode"):
                 raise ConfigError(
                     f"must_match names {name}, which fit already compares if it affects the "
                     "result; use other names"
@@ -398,9 +390,7 @@ GROUPS: dict[str, type[Options]] = {
     "processes": Processes,
     "numerics": Numerics,
 }
-ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), EarlyStopping])
-# Those of callbacks that no resume compares.
-CALLBACK_OPTIONS = flat_options([Watch, Profile, Console, VisualDL, Figures])
+ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), *BUNDLED])
 
 
 def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:

@@ -338,6 +338,8 @@ class Figures(Callback, Options):
             save_figures(self.draw_figures(training), run.figures, missing)
 
 
+# All of them, whose options are the engine's, and those that a run has without being asked.
+BUNDLED = (EarlyStopping, Watch, Profile, Console, VisualDL, Figures)
 DEFAULTS: tuple[type[Callback], ...] = (Console, VisualDL, Figures)
 
 

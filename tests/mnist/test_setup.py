@@ -7,8 +7,10 @@ import shutil
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import functional as F
 
-from paddle_mnist import BatchLoader, MnistDataset
+from paddle_mnist import BatchLoader, MnistDataset, TrainConfig, train_and_evaluate
+from paddle_mnist.mnist.evaluation import METRICS, load_and_evaluate
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.plots.history import read_history, series
 
@@ -161,3 +163,20 @@ def test_early_stopping_ends_with_the_best(train, tmp_path):
     train("early", *patience)
     assert result(folder)["epochs"] == values["epochs"]
     assert (folder / "mnist.pdparams").read_bytes() == final
+
+
+def test_metric_of_digits_is_measured_on_every_split(tmp_path, tiny, monkeypatch):
+    """One entry of `METRICS` is all that it needs, up to `result.json` and a report."""
+
+    def confidence(logits, labels):
+        return F.softmax(logits).max(axis=1).mean()
+
+    monkeypatch.setitem(METRICS, "confidence", confidence)
+    config = TrainConfig(data=str(tiny), output=str(tmp_path / "run"), epochs=1, visualdl="off")
+    trained = train_and_evaluate(config)
+    assert {"valid/confidence", "eval/confidence"} <= {*trained.metrics}
+    entries = result(tmp_path / "run")
+    assert 0.1 < entries["eval_confidence"] == trained.metrics["eval/confidence"] <= 1
+    report = load_and_evaluate(str(tmp_path / "run")).report()
+    assert report["metrics"]["confidence"] == entries["eval_confidence"]
+    assert report["metrics"]["acc"] == report["accuracy"] == entries["eval_acc"]
