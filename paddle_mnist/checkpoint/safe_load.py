@@ -33,7 +33,7 @@ _SLICED_TENSORS = "UnpackBigParamInfor@@"
 _DAMAGE = LookupError, TypeError, ValueError, AttributeError, ArithmeticError, pickle.PickleError
 
 
-class Source(Protocol):
+class BinaryFile(Protocol):
     """The part of a binary file's methods by which it is read."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -62,7 +62,7 @@ def safe_loads(data: bytes, origin: Union[str, Path] = "checkpoint") -> dict[str
     return load_from(io.BytesIO(data), len(data), origin)
 
 
-def load_from(file: Source, size: int, origin: Union[str, Path]) -> dict[str, Any]:
+def load_from(file: BinaryFile, size: int, origin: Union[str, Path]) -> dict[str, Any]:
     """Load the dictionary in a file, open at its start, of this size, as `safe_load` does.
 
     The arrays share the memory of the bytes that are read, and cannot be changed.
@@ -171,7 +171,7 @@ _FUNCTIONS: dict[tuple[str, str], Any] = {
 class _Bounded:
     """Reads a file, and never asks it for more bytes than it has, for which it would make room."""
 
-    def __init__(self, file: Source, size: int):
+    def __init__(self, file: BinaryFile, size: int):
         self._file, self.size, self.bytes_left = file, size, size
 
     def read(self, size: int, /) -> bytes:

@@ -10,7 +10,7 @@ from paddle_mnist.checkpoint.names import find_weights
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.nn.state_dict import (
     IncompatibleKeys,
-    compare,
+    compare_entries,
     load_weights,
     without_name_table,
 )
@@ -57,7 +57,7 @@ def load_into(
         load_weights(model, entries, origin)
         return IncompatibleKeys([], [], [])
     entries, current = without_name_table(entries), model.state_dict()
-    incompatible = compare(entries, current)
+    incompatible = compare_entries(entries, current)
     kept = {*incompatible.missing_keys, *incompatible.mismatched_keys}
     model.set_state_dict({name: (current if name in kept else entries)[name] for name in current})
     return incompatible

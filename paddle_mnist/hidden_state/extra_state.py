@@ -7,7 +7,7 @@ a checkpoint. A value that was saved once is saved in every later checkpoint.
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import paddle
@@ -15,8 +15,8 @@ from paddle import nn
 
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import (
-    Path,
-    describe,
+    ObjectPath,
+    describe_path,
     identity,
     is_registered,
     is_users,
@@ -104,12 +104,12 @@ class ExtraState:
         self.others_known = self.known | set(map(id, _values_of(self.data)))
         self._optimized = self._optimized_elsewhere()
         self.optimized: Parameters = {
-            describe(path).replace(".", "/", 1): p for path, p in self._optimized.items()
+            describe_path(path).replace(".", "/", 1): p for path, p in self._optimized.items()
         }
         self.parameters.update(self.optimized)
-        self.saved: dict[Path, None] = {}  # in the order in which they were found
+        self.saved: dict[ObjectPath, None] = {}  # in the order in which they were found
         self.left_out: set[str] = set()
-        self.optimizers: dict[Path, paddle.optimizer.Optimizer] = {}
+        self.optimizers: dict[ObjectPath, paddle.optimizer.Optimizer] = {}
         self.logged: set[str] = set()
         self._was_frozen = self._frozen()
         self._find_optimizers()
@@ -132,7 +132,7 @@ class ExtraState:
             and not (place.is_alias or place.is_internal or place.value is self.optimizer)
         }
 
-    def is_state(self, path: Path) -> bool:
+    def is_state(self, path: ObjectPath) -> bool:
         """Return whether a value is a tensor of a layer, or belongs to an optimizer or schedule."""
         if path[0][1] in ("optimizer", "schedule"):
             return True
@@ -154,12 +154,12 @@ class ExtraState:
             before = {*beginning.places()} - changed
             beginning.extend()
             created = beginning.places().keys() - before if saves else ()
-            for path in sorted(created, key=describe):
+            for path in sorted(created, key=describe_path):
                 saved_path = shortest_plain_path(self.roots, path, self.known)
                 if saved_path and isinstance(find(self.roots, path), ARRAYS):
                     self.saved[saved_path] = None
 
-    def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
+    def _optimized_elsewhere(self) -> dict[ObjectPath, paddle.Tensor]:
         own = set(map(id, self.parameters.values()))
         wanted = set(map(id, optimizer_parameters(self.optimizer))) - own
         places = (
@@ -178,7 +178,7 @@ class ExtraState:
         """
         changed, _ = self.changed(self.changes())
         used = {
-            describe(place.path): place.value
+            describe_path(place.path): place.value
             for place in walk(self.others)
             if is_tensor(place.value) and not place.is_alias and place.path not in changed
             if hasattr(place.value, "trainable") and place.value.grad is not None  # a parameter
@@ -189,14 +189,14 @@ class ExtraState:
         """Return the differences from the initial values."""
         return [change for beginning in self._beginnings for change in beginning.changes()]
 
-    def changed(self, changes: Iterable[Change]) -> tuple[dict[Path, Any], list[Path]]:
+    def changed(self, changes: Iterable[Change]) -> tuple[dict[ObjectPath, Any], list[ObjectPath]]:
         """Return the plain values that have changed, and the paths of other changes.
 
         A change inside plain data counts as a change of the whole (`shortest_plain_path`).
         """
         numbers = schedule_numbers(self.optimizer)
-        values: dict[Path, Any] = {}
-        others: dict[Path, None] = {}
+        values: dict[ObjectPath, Any] = {}
+        others: dict[ObjectPath, None] = {}
         for path, _, _ in changes:
             lengths = range(2, len(path) + 1)
             if any(path[:length] in values or path[:length] in others for length in lengths):
@@ -210,7 +210,7 @@ class ExtraState:
                 values[saved_path] = find(self.roots, saved_path)
         return values, list(others)
 
-    def save_changed(self, changes: Iterable[Change], has_limit: bool = True) -> list[Path]:
+    def save_changed(self, changes: Iterable[Change], has_limit: bool = True) -> list[ObjectPath]:
         """Make later checkpoints save the values that have changed.
 
         has_limit: whether to leave out values of more than `MOST_BYTES`, except tensors of layers,
@@ -233,7 +233,7 @@ class ExtraState:
                 self.saved[path] = None
         return others
 
-    def log_unsaved(self, paths: Iterable[Path]) -> None:
+    def log_unsaved(self, paths: Iterable[ObjectPath]) -> None:
         """Log once which changes cannot be saved; warn of those on which later steps depend."""
         acting: list[str] = []
         others: list[str] = []
@@ -252,9 +252,9 @@ class ExtraState:
                 or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
                 or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
             ):
-                acting.append(describe(path))
+                acting.append(describe_path(path))
             else:
-                others.append(describe(path))
+                others.append(describe_path(path))
         if acting:
             log.warning(
                 "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
@@ -270,7 +270,7 @@ class ExtraState:
         return {
             "named": {name: state_of(part, name) for name, part in self.parts.items()},
             "optimizers": {
-                describe(path): optimizer_contents(optimizer, self._parameters_of(optimizer))
+                describe_path(path): optimizer_contents(optimizer, self._parameters_of(optimizer))
                 for path, optimizer in self.optimizers.items()
             },
             "values": [[self._packed_path(path), value] for path, value in self._values().items()],
@@ -290,7 +290,9 @@ class ExtraState:
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, except the optional ones."""
         contents = self.contents()
-        values = {describe(self.unpacked_path(path)): value for path, value in contents["values"]}
+        values = {
+            describe_path(self.unpacked_path(path)): value for path, value in contents["values"]
+        }
         parts = {**contents["named"], **contents["optimizers"], **values}
         return {name: digest_of(part) for name, part in parts.items() if name not in self.optional}
 
@@ -298,7 +300,7 @@ class ExtraState:
         """Return whether each parameter is frozen."""
         return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
 
-    def unpacked(self, packed: Mapping[str, Any], path: FilePath) -> dict[str, Any]:
+    def unpacked(self, packed: Mapping[str, Any], path: Path) -> dict[str, Any]:
         """Return the contents of a file, by kind, for `load_optimizers` and `load_values`.
 
         packed: what `packed` returned. path: of the file, for errors. Raises CheckpointError.
@@ -313,7 +315,7 @@ class ExtraState:
         if is_own:
             self._require_names(saved, saved["path"])
         for path, optimizer in self.optimizers.items():
-            contents = saved["optimizers"].get(describe(path))
+            contents = saved["optimizers"].get(describe_path(path))
             if contents is None or not (is_own or path[0][1] == "optimizer"):
                 continue
             parameters = self._parameters_of(optimizer)
@@ -323,7 +325,7 @@ class ExtraState:
                 parameters,
                 contents["parameters"],
                 {*parameters} - {*contents["parameters"]},
-                f"{saved['path']}: {describe(path)} does not fit",
+                f"{saved['path']}: {describe_path(path)} does not fit",
                 contents["schedule"],
             )
 
@@ -363,15 +365,15 @@ class ExtraState:
             if (is_rate and not schedule) or not (is_own or root == "optimizer"):
                 continue
             if root == "callbacks" and places.get(path[:2]) is None:
-                log.info("%s does not exist now, so its value is not restored", describe(path))
+                log.info("%s does not exist now, so its value is not restored", describe_path(path))
                 continue
             is_there = may_be_put(places, path) and put(self.roots, path, value)
             if not is_there and not is_complete:
                 continue
             if not is_there:
                 raise CheckpointError(
-                    f"{saved['path']}: holds a value for {describe(path)}, which does not exist; "
-                    "expected the program that wrote the checkpoint"
+                    f"{saved['path']}: holds a value for {describe_path(path)}, which does not "
+                    "exist; expected the program that wrote the checkpoint"
                 )
             self.saved[path] = None
         for name, is_frozen in saved["frozen"].items() if is_own else ():
@@ -380,7 +382,7 @@ class ExtraState:
             if isinstance(optimizer._learning_rate, float):
                 optimizer.set_lr(optimizer._learning_rate)  # also updates Paddle's tensor of it
 
-    def _check(self, saved: Mapping[str, Any], path: FilePath) -> None:
+    def _check(self, saved: Mapping[str, Any], path: Path) -> None:
         """Raise CheckpointError unless the contents of a file have the structure of `contents`."""
         try:
             paths = {self.unpacked_path(packed) for packed, _ in saved["values"]}
@@ -405,11 +407,11 @@ class ExtraState:
     def _is_plain(self, value: Any) -> bool:
         return value is ABSENT or is_plain(value, self.known)
 
-    def _values(self) -> dict[Path, Any]:
+    def _values(self) -> dict[ObjectPath, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
         # Always the parameters, since another process may initialize others; those in `known` are
         # saved elsewhere.
-        values: dict[Path, Any] = {
+        values: dict[ObjectPath, Any] = {
             path: p for path, p in self._optimized.items() if id(p) not in self.known
         }
         values.update({path: find(self.roots, path) for path in self.saved})
@@ -425,7 +427,7 @@ class ExtraState:
         own = optimizer_parameters(optimizer)
         return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
 
-    def _packed_path(self, path: Path) -> list[Any]:
+    def _packed_path(self, path: ObjectPath) -> list[Any]:
         """Return a path as plain data, with names in place of keys that are parameters."""
         by_id = {id(parameter): name for name, parameter in self.parameters.items()}
         packed = []
@@ -435,10 +437,10 @@ class ExtraState:
             elif kind == "item" and type(key) is int and key in by_id:
                 packed.append(["id of parameter", by_id[key]])
             else:
-                packed.append([kind, _plain(key, describe(path))])
+                packed.append([kind, _plain(key, describe_path(path))])
         return packed
 
-    def unpacked_path(self, packed: Sequence[Any]) -> Path:
+    def unpacked_path(self, packed: Sequence[Any]) -> ObjectPath:
         """Return a path that a checkpoint holds."""
         path: list[Any] = []
         for kind, key in packed:
@@ -450,10 +452,10 @@ class ExtraState:
                 path.append((kind, key))
         return tuple(path)
 
-    def _require_names(self, saved: Mapping[str, Any], path: FilePath) -> None:
+    def _require_names(self, saved: Mapping[str, Any], path: Path) -> None:
         """Raise CheckpointError unless a checkpoint has exactly the current objects."""
         stored = {*saved["named"], *saved["optimizers"]} - {*self.optional}
-        current = {*self.named, *map(describe, self.optimizers)}
+        current = {*self.named, *map(describe_path, self.optimizers)}
         stored = {name for name in stored if name in current or not name.startswith("callbacks[")}
         if stored == current:
             return
@@ -468,13 +470,13 @@ class ExtraState:
         )
 
 
-def _is_path(path: Path) -> bool:
+def _is_path(path: ObjectPath) -> bool:
     """Return whether a file's path has a root, and keys of the right types."""
     are_names = all(isinstance(key, str) for kind, key in path if kind not in ("item", "hook"))
-    return path[0][0] == "root" and are_names and bool(describe(path))
+    return path[0][0] == "root" and are_names and bool(describe_path(path))
 
 
-def _is_in(numbers: Any, path: Path) -> bool:
+def _is_in(numbers: Any, path: ObjectPath) -> bool:
     """Return whether the numbers of a schedule, by name, contain the value at a path."""
     for kind, key in path:
         if not isinstance(numbers, Mapping):

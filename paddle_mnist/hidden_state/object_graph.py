@@ -26,13 +26,14 @@ from paddle.optimizer.lr import LRScheduler
 from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf
 from paddle_mnist.system.arrays import is_tensor
 
-# A step from one value to another: its kind, and a name or number. The kinds are "attribute",
+# An edge from one value to another: its kind, and a name or number. The kinds are "attribute",
 # "item" of a container, "variable" of a closure, "default" of an argument, and "global" that the
 # code of a function uses, such as "count", or "counters.count" of another module; and two whose
 # values cannot be replaced: "hook" of a layer, and "part" of a bound function or an object, such as
 # its class.
-Step = tuple[str, Any]
-Path = tuple[Step, ...]  # the first step, of kind "root", names the object where the path begins
+Edge = tuple[str, Any]
+# The first edge, of kind "root", names the object where the path begins.
+ObjectPath = tuple[Edge, ...]
 
 MOST_MODULES = 3  # between the code and a value, as in `package.module.value`
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
@@ -52,7 +53,7 @@ _ENTERED = (
 )
 
 
-def describe(path: Path) -> str:
+def describe_path(path: ObjectPath) -> str:
     """Return a readable path, such as `model.encoder.calls`, `step.queue` or `callbacks[0].n`."""
     text: str = path[0][1]
     for kind, key in path[1:]:
@@ -65,13 +66,13 @@ def describe(path: Path) -> str:
     return text
 
 
-def identity(path: Path) -> str:
+def identity(path: ObjectPath) -> str:
     """Return a text that identifies a path, the same in each process."""
     return " ".join(f"{kind}:{key.name if is_tensor(key) else repr(key)}" for kind, key in path)
 
 
-def steps(value: Any) -> Iterator[Step]:
-    """Yield the steps to all values that a value holds directly."""
+def edges(value: Any) -> Iterator[Edge]:
+    """Yield the edges to all values that a value holds directly."""
     if is_leaf(value):
         return
     if isinstance(value, dict):
@@ -95,7 +96,7 @@ def steps(value: Any) -> Iterator[Step]:
             yield from (("attribute", name) for name in vars(value)[part])
         for name in _HOOKS:
             yield from (("hook", (name, number)) for number in range(len(getattr(value, name))))
-    yield from own_steps(value)
+    yield from own_edges(value)
     if isinstance(value, type):
         if is_users(value.__module__):
             yield "part", "__bases__"
@@ -103,14 +104,14 @@ def steps(value: Any) -> Iterator[Step]:
         yield "part", "__class__"
 
 
-def own_steps(value: Any) -> Iterator[Step]:
-    """Yield the steps to values that have names and can be replaced, but not to items."""
+def own_edges(value: Any) -> Iterator[Edge]:
+    """Yield the edges to values that have names and can be replaced, but not to items."""
     if isinstance(value, types.FunctionType):
         if is_users(value.__module__):
-            yield from _steps_of_function(value)
+            yield from _edges_of_function(value)
     elif isinstance(value, type):
         if is_users(value.__module__) and not issubclass(value, enum.Enum):
-            yield from _steps_of_class(value)
+            yield from _edges_of_class(value)
     elif isinstance(value, nn.Layer):
         kept = _internals(nn.Layer) - {"training"}
         yield from (("attribute", name) for name in list(vars(value)) if name not in kept)
@@ -121,7 +122,7 @@ def own_steps(value: Any) -> Iterator[Step]:
         yield from (("attribute", name) for name in own)
 
 
-def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:
+def _edges_of_function(function: types.FunctionType) -> Iterator[Edge]:
     yield from (("attribute", name) for name in list(vars(function)))
     yield from (("variable", name) for name in function.__code__.co_freevars)
     yield from (("default", name) for name in _defaults(function))
@@ -146,7 +147,7 @@ def _globals(
             yield from _globals(vars(value), attributes, attributes, f"{prefix}{name}.")
 
 
-def _steps_of_class(kind: type) -> Iterator[Step]:
+def _edges_of_class(kind: type) -> Iterator[Edge]:
     for name, member in list(vars(kind).items()):
         is_function = isinstance(member, (types.FunctionType, staticmethod, classmethod))
         is_ours = not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType))
@@ -175,20 +176,20 @@ def _names_in(code: types.CodeType, *operations: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def can_be_replaced(step: Step) -> bool:
-    """Return whether `assign` can replace the value to which a step leads."""
-    return step[0] not in ("hook", "part")
+def can_be_replaced(edge: Edge) -> bool:
+    """Return whether `assign` can replace the value to which an edge leads."""
+    return edge[0] not in ("hook", "part")
 
 
-def is_registered(value: Any, step: Step) -> bool:
-    """Return whether a step leads to a parameter or a buffer of a layer."""
-    is_layer = isinstance(value, nn.Layer) and step[0] == "attribute"
-    return is_layer and any(step[1] in vars(value)[part] for part in LAYER_PARTS)
+def is_registered(value: Any, edge: Edge) -> bool:
+    """Return whether an edge leads to a parameter or a buffer of a layer."""
+    is_layer = isinstance(value, nn.Layer) and edge[0] == "attribute"
+    return is_layer and any(edge[1] in vars(value)[part] for part in LAYER_PARTS)
 
 
-def child(value: Any, step: Step) -> Any:
-    """Return the value to which a step leads; ABSENT if there is none."""
-    kind, key = step
+def child(value: Any, edge: Edge) -> Any:
+    """Return the value to which an edge leads; ABSENT if there is none."""
+    kind, key = edge
     try:
         if kind == "item":  # not by the `__getitem__` of a subclass, which may change it
             return dict.get(value, key, ABSENT) if isinstance(value, dict) else value[key]
@@ -211,14 +212,14 @@ def child(value: Any, step: Step) -> Any:
         return ABSENT
 
 
-def assign(value: Any, step: Step, new: Any) -> None:
-    """Replace the value to which a step leads; with ABSENT, remove it."""
-    kind, key = step
+def assign(value: Any, edge: Edge, new: Any) -> None:
+    """Replace the value to which an edge leads; with ABSENT, remove it."""
+    kind, key = edge
     if kind == "variable":
         cell = _cell(value, key)
         if new is not ABSENT:
             cell.cell_contents = new
-        elif child(value, step) is not ABSENT:
+        elif child(value, edge) is not ABSENT:
             del cell.cell_contents
     elif kind == "default" and key not in (value.__kwdefaults__ or {}):
         value.__defaults__ = tuple({**_positional_defaults(value), key: new}.values())
@@ -293,14 +294,14 @@ def is_entered(value: Any) -> bool:
     return is_users(kind.__module__)
 
 
-def is_internal(value: Any, step: Step) -> bool:
-    """Return whether a step leads to a value that Paddle itself manages."""
-    kind, name = step
+def is_internal(value: Any, edge: Edge) -> bool:
+    """Return whether an edge leads to a value that Paddle itself manages."""
+    kind, name = edge
     if kind != "attribute":
         return False
     if isinstance(value, nn.Layer):
         is_paddles = type(value).__module__.startswith("paddle.")
-        is_hidden = is_paddles and name.startswith("_") and not is_registered(value, step)
+        is_hidden = is_paddles and name.startswith("_") and not is_registered(value, edge)
         return name == "training" or is_hidden
     if isinstance(value, LRScheduler):
         return name in ("_var_name", "keys")

@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.hidden_state import object_graph
-from paddle_mnist.hidden_state.object_graph import Path, child, describe
+from paddle_mnist.hidden_state.object_graph import ObjectPath, child, describe_path
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     BUFFERS,
@@ -23,7 +23,7 @@ from paddle_mnist.hidden_state.plain_data import (
 )
 
 DATA = (*SCALARS, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
-MOST_STEPS = 60  # on the path to a value
+MOST_EDGES = 60  # on the path to a value
 
 Value = TypeVar("Value")
 
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     path, or is known to the caller.
     """
 
-    path: Path
+    path: ObjectPath
     value: Any
     is_internal: bool
     is_alias: bool = False
@@ -71,19 +71,19 @@ def walk(
             seen.add(id(value))
         yield place
         is_large = isinstance(value, (*CONTAINERS, *SETS)) and len(value) > most_items
-        if is_large or len(place.path) > MOST_STEPS:
+        if is_large or len(place.path) > MOST_EDGES:
             if skipped is not None:
                 size = f"{len(value)} items" if is_large else "deeply nested"
-                skipped.append(f"{describe(place.path)} ({size})")
+                skipped.append(f"{describe_path(place.path)} ({size})")
             continue
         try:
             below = [
                 Place(
-                    (*place.path, step),
-                    child(value, step),
-                    place.is_internal or object_graph.is_internal(value, step),
+                    (*place.path, edge),
+                    child(value, edge),
+                    place.is_internal or object_graph.is_internal(value, edge),
                 )
-                for step in object_graph.steps(value)
+                for edge in object_graph.edges(value)
             ]
         except Exception:  # an object that cannot be examined, such as a proxy
             continue
@@ -91,13 +91,13 @@ def walk(
             (internal if held.is_internal else stack).append(held)
 
 
-def find(roots: Mapping[str, Any], path: Path) -> Any:
+def find(roots: Mapping[str, Any], path: ObjectPath) -> Any:
     """Return the value at a path; ABSENT if there is none."""
     (_, root), *rest = path
     return functools.reduce(child, rest, roots.get(root, ABSENT))
 
 
-def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
+def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
     """Return whether a file may set the value at a path.
 
     places: the values that the walk finds, by path. A file must not set any other value, such as a
@@ -121,7 +121,7 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     return not is_internal and (is_new_item or is_new_attribute)
 
 
-def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
+def put(roots: Mapping[str, Any], path: ObjectPath, new: Any) -> bool:
     """Put plain data at a path; return False if the object that holds it is missing."""
     parent = find(roots, path[:-1])
     if parent is ABSENT:
@@ -135,8 +135,8 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
 
 
 def shortest_plain_path(
-    roots: Mapping[str, Any], path: Path, known: Collection[int] = ()
-) -> Optional[Path]:
+    roots: Mapping[str, Any], path: ObjectPath, known: Collection[int] = ()
+) -> Optional[ObjectPath]:
     """Return the shortest beginning of a path that leads to plain data; None if there is none.
 
     Plain data is saved as a whole, at this path.
@@ -146,7 +146,7 @@ def shortest_plain_path(
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
 
 
-def topmost(values: Mapping[Path, Value]) -> dict[Path, Value]:
+def topmost(values: Mapping[ObjectPath, Value]) -> dict[ObjectPath, Value]:
     """Return the values that are not below another one of them."""
     return {
         path: value

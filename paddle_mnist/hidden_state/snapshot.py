@@ -12,7 +12,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.hidden_state import object_graph
-from paddle_mnist.hidden_state.object_graph import Path, Step, child, describe
+from paddle_mnist.hidden_state.object_graph import Edge, ObjectPath, child, describe_path
 from paddle_mnist.hidden_state.object_paths import Place, find, topmost, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
@@ -44,15 +44,15 @@ ARRAYS = (np.ndarray, paddle.Tensor, *BUFFERS)
 class Change(NamedTuple):
     """A value that differs from the snapshot. before, now: both values, as text."""
 
-    path: Path
+    path: ObjectPath
     before: str
     now: str
 
 
 class _Contents(NamedTuple):
-    """The contents of an object: attributes by step, and its containers, each with a copy."""
+    """The contents of an object: attributes by edge, and its containers, each with a copy."""
 
-    attributes: Mapping[Step, Any]
+    attributes: Mapping[Edge, Any]
     containers: list[tuple[Any, Any]]
 
 
@@ -92,7 +92,9 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         self._room = self.most_bytes
-        self._saved: dict[Path, _Saved] = {}  # keeps values alive, so that each `id` is unique
+        self._saved: dict[
+            ObjectPath, _Saved
+        ] = {}  # keeps values alive, so that each `id` is unique
         self._ids: set[int] = set()
         self.extend()
 
@@ -110,15 +112,15 @@ class Snapshot:
     def iterators(self) -> list[str]:
         """Return the paths of iterators, whose position cannot be read."""
         found = [place for place in self.places().values() if not place.is_alias]
-        return [describe(place.path) for place in found if is_iterator(place.value)]
+        return [describe_path(place.path) for place in found if is_iterator(place.value)]
 
-    def places(self) -> dict[Path, Place]:
+    def places(self) -> dict[ObjectPath, Place]:
         """Return the values in the snapshot by path, including aliases."""
         return {path: saved.place for path, saved in self._saved.items()}
 
     def changes(self) -> list[Change]:
         """Return the values that have changed, except internal ones; only the topmost paths."""
-        changed: dict[Path, Change] = {}
+        changed: dict[ObjectPath, Change] = {}
         for path, saved in self._saved.items():
             if saved.place.is_internal:
                 continue
@@ -160,7 +162,7 @@ class Snapshot:
             if self.keeps_digests and size > LARGE and not isinstance(value, BUFFERS):
                 return digest_of(value)
         elif size > self._room:
-            self.skipped.append(f"{describe(place.path)} ({size / 2**20:.0f} MiB)")
+            self.skipped.append(f"{describe_path(place.path)} ({size / 2**20:.0f} MiB)")
             return ABSENT
         else:
             self._room -= size
@@ -244,7 +246,7 @@ def _data(value: Any) -> Any:
 
 def _contents(value: Any) -> _Contents:
     """Return the contents of an object."""
-    attributes = {step: child(value, step) for step in object_graph.own_steps(value)}
+    attributes = {edge: child(value, edge) for edge in object_graph.own_edges(value)}
     containers = [value] if isinstance(value, (dict, list, collections.deque)) else []
     if isinstance(value, nn.Layer):
         # Together, since assigning a tensor moves an attribute from one of them to another.
@@ -274,10 +276,10 @@ def _restore(value: Any, copy: Any) -> None:
 
 
 def _restore_contents(value: Any, contents: _Contents) -> None:
-    for step in {*contents.attributes, *object_graph.own_steps(value)}:
-        before = contents.attributes.get(step, ABSENT)
-        if child(value, step) is not before:
-            object_graph.assign(value, step, before)
+    for edge in {*contents.attributes, *object_graph.own_edges(value)}:
+        before = contents.attributes.get(edge, ABSENT)
+        if child(value, edge) is not before:
+            object_graph.assign(value, edge, before)
     for container, copy in contents.containers:
         now, kept = _items(container), _items(copy)
         if len(now) != len(kept) or any(map(operator.is_not, now, kept)):

@@ -28,7 +28,7 @@ from paddle_mnist.train_state import TrainState
 log = logging.getLogger("paddle_mnist")
 
 # The tag of a run's summary. The page of texts sorts its tags, and opens the first.
-ABOUT = "about this run"
+ABOUT_RUN = "about this run"
 GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
 DIRECTIONS = 50  # of features: with longer rows, the page shows only some of the points
 THRESHOLDS = 100  # of precision-recall and ROC curves, evenly from 0 to 1
@@ -204,7 +204,7 @@ class VisualDLWriter:
         except Exception as error:
             log.warning("VisualDL could not draw the graph (%s); the rest is there", summary(error))
         else:
-            self.text(ABOUT, GRAPH, step)
+            self.text(ABOUT_RUN, GRAPH, step)
 
     def close(self) -> None:
         """Close the files."""

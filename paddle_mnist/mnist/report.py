@@ -9,7 +9,7 @@ import paddle
 
 from paddle_mnist.checkpoint.run import TRAINED_WITH
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.metrics.visualdl import ABOUT
+from paddle_mnist.metrics.visualdl import ABOUT_RUN
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
@@ -94,7 +94,7 @@ class DigitReport(Figures):
     def before_first_step(self, training: Training) -> None:
         """Show the first images on the dashboard, with lines that say what they are."""
         board, dataset = VisualDL.board(training), self._dataset("train")
-        board.text(ABOUT, "\n".join(self._descriptions()))
+        board.text(ABOUT_RUN, "\n".join(self._descriptions()))
         if "images" in board.pages:
             board.images("inputs", _pixels(dataset, np.arange(min(SHOWN, len(dataset)))))
 

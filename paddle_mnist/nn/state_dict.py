@@ -50,7 +50,7 @@ def without_name_table(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in weights.items() if name != NAME_TABLE}
 
 
-def compare(entries: Mapping[str, Any], expected: Mapping[str, Any]) -> IncompatibleKeys:
+def compare_entries(entries: Mapping[str, Any], expected: Mapping[str, Any]) -> IncompatibleKeys:
     """Return what is missing, unexpected, or of another shape or dtype among the entries."""
     return IncompatibleKeys(
         missing_keys=[key for key in expected if key not in entries],
@@ -65,7 +65,7 @@ def compare(entries: Mapping[str, Any], expected: Mapping[str, Any]) -> Incompat
 
 def require_match(entries: Mapping[str, Any], expected: Mapping[str, Any], error: str) -> None:
     """Raise CheckpointError, with a diff, unless the entries match the expected ones exactly."""
-    missing, unexpected, mismatched = compare(entries, expected)
+    missing, unexpected, mismatched = compare_entries(entries, expected)
     lines = [f"  missing     {key}: {_shape_and_dtype(expected[key])}" for key in missing]
     lines += [f"  unexpected  {key}: {_shape_and_dtype(entries[key])}" for key in unexpected]
     lines += [

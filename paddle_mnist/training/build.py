@@ -13,7 +13,7 @@ from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.training.arguments import TASK, FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.compare import check_override
-from paddle_mnist.training.description import as_yaml, compared, describe
+from paddle_mnist.training.description import as_yaml, compared, describe_run
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.initial_state import restored
 from paddle_mnist.training.parts import new_training, shards_per_step
@@ -34,7 +34,7 @@ def build_training(arguments: FitArguments) -> Training:
         training = new_training(arguments, world, device)
         with restored(data_snapshot(training.extra.data)):
             _try_first_batches(training)
-            description = describe(training)
+            description = describe_run(training)
     _check_saving(training)
     training.compared = compared(training, description)
     # Not the caller's code: it may refer to the rank of its process.

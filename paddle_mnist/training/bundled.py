@@ -251,14 +251,14 @@ class VisualDL(Callback, Options):
             require_zlib("images and figures on the dashboard")
 
     def before_training(self, training: Training) -> None:
-        from paddle_mnist.metrics.visualdl import ABOUT
+        from paddle_mnist.metrics.visualdl import ABOUT_RUN
         from paddle_mnist.system.environment import describe_environment
         from paddle_mnist.training.results import describe_training
 
         board = self._opened(training)
         board.text("configuration", training.config)
         board.text("environment", describe_environment(training.device))
-        board.text(ABOUT, describe_training(training))
+        board.text(ABOUT_RUN, describe_training(training))
 
     def after_step(self, view: View) -> None:
         if self._board and not is_rehearsal():  # it runs when the board is already open
@@ -269,12 +269,12 @@ class VisualDL(Callback, Options):
             self._board.write(state, values)
 
     def after_training(self, training: Training, result: FitResult) -> None:
-        from paddle_mnist.metrics.visualdl import ABOUT
+        from paddle_mnist.metrics.visualdl import ABOUT_RUN
         from paddle_mnist.training.results import describe_result
 
         self._log_command(training)
         board = self._opened(training)
-        board.text(ABOUT, describe_result(training, result), result.steps)
+        board.text(ABOUT_RUN, describe_result(training, result), result.steps)
         scores = {tag.replace("/", "_"): value for tag, value in result.metrics.items()}
         board.hparams(training.hyperparameters, scores, result.steps)
 

@@ -21,7 +21,7 @@ from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.hidden_state.object_graph import child, is_users, own_steps
+from paddle_mnist.hidden_state.object_graph import child, is_users, own_edges
 from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
@@ -95,7 +95,7 @@ def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
             **value.keywords,
         }
     else:
-        values = {name: child(value, (kind, name)) for kind, name in own_steps(value)}
+        values = {name: child(value, (kind, name)) for kind, name in own_edges(value)}
     left_out = {*state, *MAY_CHANGE, *getattr(value, "not_compared", ())}
     for name, setting in sorted(values.items()):
         is_shown = f" {name.lstrip('_')}=" in f" {words[0]}" if words else False
@@ -230,7 +230,7 @@ def _describe_rule(rule: Any) -> Any:
     return f"{type(rule).__name__}({', '.join(words)})"
 
 
-def describe(training: Training) -> dict[str, Any]:
+def describe_run(training: Training) -> dict[str, Any]:
     """Describe the net, its optimizer and the data, in the groups that a resume compares.
 
     Leaves out groups that `must_match` replaces, and the optimizer if a group of options builds it.

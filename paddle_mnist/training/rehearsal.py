@@ -12,7 +12,7 @@ import tempfile
 from collections import ChainMap, UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, BinaryIO, Optional, cast
 
 from paddle_mnist.checkpoint.contents import (
@@ -27,7 +27,7 @@ from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES
-from paddle_mnist.hidden_state.object_graph import Path, describe, identity
+from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, identity
 from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.hidden_state.packing import pack
@@ -100,7 +100,7 @@ class _Files(UserDict[str, Any]):
     def __init__(
         self,
         states: Mapping[str, SavedState],
-        folder: Optional[FilePath],
+        folder: Optional[Path],
         opened: contextlib.ExitStack,
     ):
         super().__init__()
@@ -108,7 +108,7 @@ class _Files(UserDict[str, Any]):
         for suffix, state in states.items():
             spooled = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY, dir=where)  # noqa: SIM115
             file = opened.enter_context(spooled)
-            with writing(FilePath(where)):
+            with writing(Path(where)):
                 state.write_to(cast(BinaryIO, file))
             self.data[suffix] = file
 
@@ -129,11 +129,11 @@ class _Rehearsal:
         self.initial = InitialState(training.model, self.extra, training.average)
         self.unsaved: dict[str, str] = {}  # descriptions of the changes that are not saved
         # The paths of values that a checkpoint may not need: large ones, and `SWITCHES`.
-        self.large: set[Path] = set()
-        self.switches: set[Path] = set()
+        self.large: set[ObjectPath] = set()
+        self.switches: set[ObjectPath] = set()
         # The paths that the next resume does not load, and alternatives to them if it fails.
-        self.left_out: set[Path] = set()
-        self.alternatives: list[set[Path]] = []
+        self.left_out: set[ObjectPath] = set()
+        self.alternatives: list[set[ObjectPath]] = []
         self.error: Optional[Exception] = None
         self.opened = contextlib.ExitStack()
 
@@ -160,7 +160,7 @@ class _Rehearsal:
             for trip in trips:
                 self._repeat(trip)
         for path in self.left_out:
-            self._leave_out(path, describe(path))
+            self._leave_out(path, describe_path(path))
         self._log()
 
     def _train(self, start: int, count: int, ends_epoch: bool = True) -> Outcome:
@@ -174,9 +174,11 @@ class _Rehearsal:
 
     def _save(self, changes: Sequence[Change]) -> None:
         """Make checkpoints save the changed values, and note those that they cannot save."""
-        texts = {path: f"{describe(path)} from {before} to {now}" for path, before, now in changes}
+        texts = {
+            path: f"{describe_path(path)} from {before} to {now}" for path, before, now in changes
+        }
         for path in self.extra.save_changed(changes, has_limit=False):
-            self.unsaved.setdefault(identity(path), texts.get(path, describe(path)))
+            self.unsaved.setdefault(identity(path), texts.get(path, describe_path(path)))
 
     def _note_gradients(self) -> None:
         """Note the gradients that remain and that the optimizer does not clear."""
@@ -186,7 +188,7 @@ class _Rehearsal:
             is_parameter = is_tensor(value) and hasattr(value, "trainable") and not place.is_alias
             gradient = value.grad if is_parameter and id(value) not in cleared else None
             if gradient is not None and not gradient.is_selected_rows() and gradient.any():
-                name = f"the gradient of {describe(place.path)}"
+                name = f"the gradient of {describe_path(place.path)}"
                 self.unsaved.setdefault(name, f"{name} from nothing to a gradient that is not 0")
 
     def _has_hidden_state(self) -> bool:
@@ -215,7 +217,7 @@ class _Rehearsal:
         }
         return _Trip(manifest, files, start, count, self._train(start, count))
 
-    def _leave_out(self, path: Path, text: str) -> None:
+    def _leave_out(self, path: ObjectPath, text: str) -> None:
         """Leave a value out of all checkpoints. text: its description."""
         self.extra.saved.pop(path, None)
         self.extra.left_out.add(identity(path))
@@ -226,7 +228,7 @@ class _Rehearsal:
 
         Raises ConfigError for parts that differ, and leaves out values that differ.
         """
-        own = {describe(path): path for path in self.extra.saved}
+        own = {describe_path(path): path for path in self.extra.saved}
         values = {name for names in self.world.all_gather_objects({*own}) for name in names}
         digests = self.world.all_gather_objects(self.extra.digests())
         names = {name for own_digests in digests for name in own_digests}
@@ -261,7 +263,7 @@ class _Rehearsal:
 
     def _checkpoint(self, trip: _Trip) -> Checkpoint:
         """Return the checkpoint, read from its files, without the values to leave out."""
-        checkpoint = Checkpoint(FilePath("rehearsal.json"), trip.manifest, trip.files)
+        checkpoint = Checkpoint(Path("rehearsal.json"), trip.manifest, trip.files)
         if not self.left_out:
             return checkpoint
         extra = read_extra(checkpoint, self.extra)
@@ -307,7 +309,7 @@ class _Rehearsal:
             self.error = error
             return {"weights": repr(error)}
         # Saved values may belong to the process, such as its memory; only their effects count.
-        values = map(describe, {*self.extra.saved, *self.left_out})
+        values = map(describe_path, {*self.extra.saved, *self.left_out})
         expected = trip.uninterrupted
         names = {*expected, *resumed}.difference(values)
         different = {n: resumed.get(n) for n in names if resumed.get(n) != expected.get(n)}
@@ -357,7 +359,9 @@ class _Rehearsal:
         """Log the values that are saved, and those that are not."""
         extra = self.extra
         saved = [
-            describe(path) for path in extra.saved if path[0][1] not in ("optimizer", "schedule")
+            describe_path(path)
+            for path in extra.saved
+            if path[0][1] not in ("optimizer", "schedule")
         ]
         if saved:
             log.info("saved with checkpoints, besides weights and optimizer: %s", listed(saved))

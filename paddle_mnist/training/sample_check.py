@@ -9,7 +9,7 @@ from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.data.structures import leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, listed
-from paddle_mnist.hidden_state.object_graph import describe
+from paddle_mnist.hidden_state.object_graph import describe_path
 from paddle_mnist.hidden_state.object_paths import find
 from paddle_mnist.hidden_state.plain_data import GENERATORS, equal
 from paddle_mnist.hidden_state.snapshot import data_snapshot
@@ -58,7 +58,7 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[s
     # A cache may hold samples with the random numbers of an epoch.
     if is_same and loader.is_indexed:
         cached = loader.first_batch(1)
-        kept = listed([describe(change.path) for change in untouched.changes()])
+        kept = listed([describe_path(change.path) for change in untouched.changes()])
         untouched.restore()
         if not _is_same_batch(cached, loader.first_batch(1)):
             return f"{what} differs in the next epoch if it was read before: {kept} keeps it", True
@@ -68,7 +68,7 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[s
         return "", False
     # A value that only the first reading changes may have reached a limit, as a full queue does.
     named = drawn or changes or untouched.changes()
-    names = listed([describe(change.path) for change in named] or before.iterators())
+    names = listed([describe_path(change.path) for change in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
     found = f": {names} {change} with each reading" if names else ""
     return f"{what} differs when it is read again{found}", bool(drawn)

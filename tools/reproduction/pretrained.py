@@ -60,7 +60,7 @@ def package(trained: Path, data: Images, of_training: dict[str, Any]) -> dict[st
         **of_training,
     }
     write_atomically(pretrained.WEIGHTS, contents.getvalue())
-    write_atomically(pretrained.ABOUT, (json.dumps(about, indent=1) + "\n").encode())
+    write_atomically(pretrained.RECORD, (json.dumps(about, indent=1) + "\n").encode())
     return about
 
 

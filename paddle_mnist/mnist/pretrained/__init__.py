@@ -16,13 +16,13 @@ from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
 
 WEIGHTS = Path(__file__).with_name("mnist.pdparams")
-ABOUT = Path(__file__).with_name("about.json")
+RECORD = Path(__file__).with_name("about.json")
 EXAMPLE = Path(__file__).with_name("example.jpg")
 
 
 def about() -> dict[str, Any]:
     """Return the record of the weights: command, dataset, eval_acc, sha256, versions, ..."""
-    record: dict[str, Any] = json.loads(ABOUT.read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     return record
 
 
@@ -35,7 +35,7 @@ def weights() -> dict[str, Any]:
     actual, expected = hashlib.sha256(data).hexdigest(), about()["sha256"]
     if actual != expected:
         raise CheckpointError(
-            f"{WEIGHTS}: SHA-256 {actual[:12]}...; {ABOUT.name} says {expected[:12]}...; install "
+            f"{WEIGHTS}: SHA-256 {actual[:12]}...; {RECORD.name} says {expected[:12]}...; install "
             "the package again"
         )
     return safe_loads(data, WEIGHTS)
