@@ -251,7 +251,7 @@ OTHER_OPCODES = {
 }
 
 
-def _hostile():
+def _hostile_values():
     for name, value in {
         "os.system": Calls(os.system, f"touch {MARKER}"),
         "eval": Calls(eval, f"open({MARKER!r}, 'w')"),
@@ -272,6 +272,9 @@ def _hostile():
     for module, name in OTHER_NAMES:
         yield f"global {module} {name}", b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
         yield f"by stack {module} {name}", b"\x80\x04" + _text(module, name) + b"\x93)R."
+
+
+def _hostile_programs():
     yield "a key of nested tuples", pickle.dumps({_nested(20): 1}, protocol=2)
     yield "global whose name is not text", b"\x80\x04K\x01K\x02\x93."
     yield "calls ndarray", b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."
@@ -293,6 +296,10 @@ def _hostile():
     yield "memo exchanged under a call", b"\x80\x02cnumpy\ndtype\nq\x00cos\nsystem\nq\x00h\x00)R."
     yield "list that holds itself", b"\x80\x02}X\x01\x00\x00\x00w]q\x00h\x00as."
     yield "a hundred thousand tuples deep", b"\x80\x02)" + b"\x85" * 10**5 + b"."
+
+
+def _hostile_data():
+    arguments = _text("f4") + b"\x89\x88\x87"
     yield "no mark", b"\x80\x02t."
     yield "a mark that is left", b"\x80\x02(}."
     yield "a value that is left", b"\x80\x02}}."
@@ -325,7 +332,7 @@ def _hostile():
     yield "a huge name of a slice", pickle.dumps({INFO: huge}, protocol=2)
 
 
-HOSTILE = dict(_hostile())
+HOSTILE = dict([*_hostile_values(), *_hostile_programs(), *_hostile_data()])
 EVIL = HOSTILE["os.system, protocol 4"]
 
 

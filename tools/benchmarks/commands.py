@@ -187,7 +187,7 @@ def _started(session: Session) -> Figures:
     return {
         "`tools/train.py --help`": run(session, f"{TRAIN} --help").seconds,
         "`import paddle_mnist` (in a running Python)": imported.seconds - bare.seconds,
-        "Paddle and everything a training needs, imported": [cold[0], cached[0]],
+        "Paddle and everything that training needs, imported": [cold[0], cached[0]],
         "images ready, first time": cold[1],
         "images ready, cached": cached[1],
         "first step, including the compilation of the convolution": cold[2],

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def images(self) -> int:
-        """The number of images that a training is shown, counting an image once per epoch."""
+        """The number of images that a net is trained on, counting an image once per epoch."""
         if self.recipe == TUTORIAL:
             return self.options.get("epochs", TUTORIAL_EPOCHS) * TRAIN_IMAGES
         config = config_of(self.recipe, **self.options).as_dict()
@@ -85,7 +85,7 @@ class Row:
 
 
 def run_folder(output: Path, name: str) -> Path:
-    """Return the run directory of a training."""
+    """Return the run directory for a name, in which odd characters become underscores."""
     return output / re.sub(r"[^\w.=-]+", "_", name)
 
 
