@@ -143,7 +143,7 @@ def _compare(runs: Sequence[RunDirectory], histories: Sequence[History]) -> "Fig
     """Draw several runs over one another, with the metric by which all of them are compared."""
     newest = [run.checkpoints.all()[-1:] for run in runs]
     monitors = {checkpoint.state.monitor for found in newest for checkpoint in found}
-    return curves.compare_runs(
+    return curves.compare(
         {str(run.path): history for run, history in zip(runs, histories)},
         monitor=monitors.pop() if len(monitors) == 1 and all(newest) else None,
         labels={} if any(run.is_of_fit for run in runs) else COMPARED_LABELS,

@@ -151,7 +151,7 @@ def _evenly_spaced(names: Sequence[str], count: int) -> list[str]:
     return [names[round(number * (len(names) - 1) / (count - 1))] for number in range(count)]
 
 
-def compare_runs(
+def compare(
     histories: Mapping[str, History],
     monitor: Optional[str] = None,
     labels: Mapping[str, str] = {},

@@ -7,7 +7,7 @@ from PIL import Image
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.plots.classes import confusion, per_class
-from paddle_mnist.plots.curves import compare_runs, curves, health, learning_rate
+from paddle_mnist.plots.curves import compare, curves, health, learning_rate
 from paddle_mnist.plots.figure import SAVED_DPI, WIDTH, save_figures
 from paddle_mnist.plots.history import curve, evaluated_tag, metric_tags, read_history, series
 
@@ -56,9 +56,7 @@ def test_curve_average_over_few_steps_is_not_drawn():
         assert curve(history, "train/loss")[0] == drawn
         train, valid = curves(history).axes[0].lines
         assert list(train.get_xdata()) == drawn and list(valid.get_xdata()) == steps
-        assert (
-            list(compare_runs({"a": history, "b": history}).axes[0].lines[1].get_xdata()) == drawn
-        )
+        assert list(compare({"a": history, "b": history}).axes[0].lines[1].get_xdata()) == drawn
         assert list(learning_rate(history).axes[0].lines[0].get_xdata()) == steps
 
 
@@ -124,7 +122,7 @@ def test_compare_draws_what_the_runs_have_in_common():
     assert evaluated_tag([first, second]) == "valid/acc"
     assert evaluated_tag([first, second], "far/mse") == "far/mse"
     assert evaluated_tag([first, second], "valid/loss") == "valid/acc"
-    figure = compare_runs({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
+    figure = compare({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
     assert [axes.get_ylabel() for axes in figure.axes] == ["nats", "far/mse"]
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["largest difference: 1", "largest difference: 3"]
