@@ -242,7 +242,9 @@ def test_signal_at_any_moment_of_the_import_is_not_reported_as_its_error(tmp_pat
         time.sleep(tenth / 10)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode in (128 + number, -number), errors
+        # CPython drops a KeyboardInterrupt that meets a callback of its own import locks.
+        is_dropped = number == signal.SIGINT and "Exception ignored in: <function _get" in errors
+        assert process.returncode in (128 + number, -number) or is_dropped, errors
         assert "cannot be imported" not in errors
 
 
