@@ -16,6 +16,7 @@ from paddle_mnist.mnist.options import net_sizes
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.children import supervise
 from paddle_mnist.system.devices import installed_builds, require_paddle
+from paddle_mnist.system.signals import deferred
 
 
 @command()
@@ -27,9 +28,10 @@ def main(argv: Sequence[str]) -> int:
     config = train_config(args)
     if config.command.max_restarts and not heartbeat.is_supervised():
         return _supervise(config, argv)
-    _compile_ahead(config)
-    require_paddle()
-    from paddle_mnist import train_and_evaluate
+    with deferred():
+        _compile_ahead(config)
+        require_paddle()
+        from paddle_mnist import train_and_evaluate
 
     train_and_evaluate(config, fresh=args.fresh)
     return 0

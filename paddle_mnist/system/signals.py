@@ -245,9 +245,10 @@ def ending_at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Have SIGTERM and SIGINT wait for the end of the context, where Paddle is imported.
+    """Have SIGTERM and SIGINT wait for the end of the context, for imports.
 
-    The import replaces the handler of SIGTERM unseen by Python; afterwards it is set again.
+    Python drops an exception that a handler raises in a callback of importlib. Importing Paddle
+    replaces the handler of SIGTERM unseen by Python; afterwards it is set again.
     """
     came: list[int] = []
     signums = [signum for signum in ALWAYS if callable(signal.getsignal(signum))]
