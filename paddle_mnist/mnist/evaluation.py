@@ -28,8 +28,8 @@ from paddle_mnist.training.evaluator import add_up
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct
 
 BATCH_SIZE = 500  # decides speed and memory, not the result
-# Of the training, of its evaluations and of `evaluate`: functions of logits [B, classes] and labels
-# [B, 1]; see `fit`.
+# Measured in training and in every evaluation: functions of logits [B, classes] and labels [B, 1],
+# as `fit` takes them.
 METRICS: dict[str, MetricFunction] = {"acc": num_correct}
 
 

@@ -119,7 +119,7 @@ def _training_set(config: TrainConfig, images: Images, replayed: Optional[Images
 
 
 def _callbacks(config: TrainConfig) -> list[Callback]:
-    """Return new copies of the groups that are callbacks; `DigitReport` stands for the figures."""
+    """Return new copies of the groups that are callbacks; `DigitReport` draws the figures."""
     unused = (Figures,) if config.start else (Figures, Incremental)
     return [
         replace(getattr(config, name))

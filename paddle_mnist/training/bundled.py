@@ -338,7 +338,7 @@ class Figures(Callback, Options):
             save_figures(self.draw_figures(training), run.figures, missing)
 
 
-# All of them, whose options are the engine's, and those that a run has without being asked.
+# All callbacks of this module, and those that every run has by default.
 BUNDLED = (EarlyStopping, Watch, Profile, Console, VisualDL, Figures)
 DEFAULTS: tuple[type[Callback], ...] = (Console, VisualDL, Figures)
 

@@ -274,15 +274,18 @@ def _hostile_values():
         yield f"by stack {module} {name}", b"\x80\x04" + _text(module, name) + b"\x93)R."
 
 
+OF_DTYPE = _text("f4") + b"\x89\x88\x87"  # the arguments of a call of np.dtype
+
+
 def _hostile_programs():
     yield "a key of nested tuples", pickle.dumps({_nested(20): 1}, protocol=2)
     yield "global whose name is not text", b"\x80\x04K\x01K\x02\x93."
     yield "calls ndarray", b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."
     yield "calls a text", b"\x80\x02X\x01\x00\x00\x00x)R."
     yield "calls with a dict", b"\x80\x02cnumpy\ndtype\n}R."
-    code, arguments = _text("f4"), _text("f4") + b"\x89\x88\x87"
-    yield "calls with a list", FLOAT.replace(arguments, b"](" + code + b"\x89\x88e")
-    yield "calls with four arguments", FLOAT.replace(arguments, b"(" + code + b"\x89\x88\x88t")
+    code = _text("f4")
+    yield "calls with a list", FLOAT.replace(OF_DTYPE, b"](" + code + b"\x89\x88e")
+    yield "calls with four arguments", FLOAT.replace(OF_DTYPE, b"(" + code + b"\x89\x88\x88t")
     yield "a number by the dtype of an array", _number(FLOAT[9:-2])
     yield "a function that is left", b"\x80\x02}X\x01\x00\x00\x00wcnumpy\ndtype\ns."
     yield "build on a dict", b"\x80\x02}}b."
@@ -299,7 +302,6 @@ def _hostile_programs():
 
 
 def _hostile_data():
-    arguments = _text("f4") + b"\x89\x88\x87"
     yield "no mark", b"\x80\x02t."
     yield "a mark that is left", b"\x80\x02(}."
     yield "a value that is left", b"\x80\x02}}."
@@ -313,7 +315,7 @@ def _hostile_data():
     yield "array of objects", _array("O8", (1,), bytes(8))
     yield "array of texts", _array("U1", (1,), bytes(4))
     order = b"(K\x03" + _text("S") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    yield "array of another byte order", FLOAT.replace(arguments + b"R", arguments + b"R" + order)
+    yield "array of another byte order", FLOAT.replace(OF_DTYPE + b"R", OF_DTYPE + b"R" + order)
     yield "array of other arrays", _array("f4", (1,), [1.0])
     yield "array of no bytes", b"\x80\x02}" + _text("w") + _ARRAY + b"s."
     encoded = _text("w") + b"c_codecs\nencode\n(" + _text("x", "hex") + b"tR"
