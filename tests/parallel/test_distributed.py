@@ -18,6 +18,7 @@ import fit_rows
 import forked
 import numpy as np
 import paddle
+import psutil
 import pytest
 import test_gradients
 from conftest import ROOT
@@ -516,8 +517,15 @@ def evaluates(data):
     assert evaluation.evaluate(model, other, world).loss == alone.loss
 
 
+def listening_addresses():
+    connections = psutil.Process().net_connections("inet")
+    return [c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN]
+
+
 def does_everything(data):
     world = join()
+    # Paddle's store accepts whatever it is sent, so no other machine may reach it.
+    assert set(listening_addresses()) == ({"127.0.0.1"} if world.is_main_process else set())
     sums_gradients()
     evaluates(data)
     # less patience than usual: a thread stands in for a rank that is late
