@@ -186,7 +186,8 @@ class Guard:
     """An ASGI application that checks the headers of requests before gradio sees them.
 
     Refuses bodies that are too large or of unknown length and, unless the server is public,
-    requests of other web sites.
+    requests of other web sites. Then it also removes the headers of proxies: gradio would take the
+    address of its own page from them.
     """
 
     def __init__(self, app: Any, is_public: bool):
@@ -197,6 +198,9 @@ class Guard:
         if scope["type"] != "lifespan":  # the server's own start and end
             pairs = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"]]
             status, reason = self._refusal(dict(pairs))
+            if not self.is_public:
+                kept = [pair for pair in scope["headers"] if not pair[0].startswith(b"x-forwarded")]
+                scope = {**scope, "headers": kept}
             if reason:
                 responses = importlib.import_module("starlette.responses")
                 app = responses.Response(reason, status, HEADERS)

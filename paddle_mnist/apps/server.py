@@ -61,7 +61,9 @@ def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
 
 
 def _hostname(url: str) -> Optional[str]:
+    """Return the host in a URL that has nothing after it, and no `user@` before it; else None."""
     try:
-        return urlsplit(url).hostname
+        parts = urlsplit(url)
     except ValueError:  # such as brackets that do not match
         return None
+    return None if "@" in parts.netloc or any(parts[2:]) else parts.hostname

@@ -203,6 +203,9 @@ CALL = {
 def test_page_refuses_other_sites_and_large_requests(address):
     assert status_of(address, Host="site.example") == 403  # its name now stands for 127.0.0.1
     assert status_of(address, **CALL, Origin="https://site.example") == 403
+    assert status_of(address, Host="site.example@127.0.0.1") == 403
+    forwarded = urllib.request.Request(address, headers={"X-Forwarded-Host": "site.example"})
+    assert b"site.example" not in urllib.request.urlopen(forwarded, timeout=30).read()
     assert status_of(address, Host=address.replace("http://127.0.0.1", "localhost")) == 200
     assert status_of(address, **CALL, Origin=address) == 200
     for name, value, status in (
