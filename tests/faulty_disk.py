@@ -72,7 +72,8 @@ class _Watch:
         return isinstance(path, (str, os.PathLike)) and Path(path).is_relative_to(self.folder)
 
     def open(self, path, flags, mode=0o777, **more) -> int:
-        if not self._inside(path):
+        is_read = not flags & (os.O_WRONLY | os.O_RDWR) and not os.path.isdir(path)
+        if is_read or not self._inside(path):
             return REAL.open(path, flags, mode, **more)
         self._do("open", path, flags=flags)
         descriptor = REAL.open(path, flags, mode, **more)

@@ -76,6 +76,30 @@ def test_engine_knows_no_digits_and_nets_are_its_only_fast_code():
     assert done.returncode == 0, done.stderr
 
 
+# What may open files in another way than `system.regular_files`.
+OPENS = re.compile(
+    r"(?<![\w.])open\((?!.*opener)|(?<!os)\.(?:open|read_text|read_bytes)\(|(?:np|json)\.load\(",
+    re.MULTILINE,
+)
+OPENS_OTHERWISE = {
+    "system.yaml_reader": "reads a pipe if the user names one by -c",
+    "system.remote": "opens files through fsspec",
+    "system.lock": "reads /proc",
+    "system.environment": "opens the null device",
+    "system.heartbeat": "opens a pipe of its own",
+    "mnist.pictures.detector": "reads a file of the package",
+    "mnist.pictures.open": "has Pillow open bytes",
+    "mnist.pretrained": "reads files of the package",
+    "inference.export": "reads files that it has just written to a folder of its own",
+}
+
+
+def test_files_are_opened_in_one_way():
+    """Others may have made them: a pipe would block forever, a link leads anywhere."""
+    opening = {name for name, path in modules().items() if OPENS.search(path.read_text())}
+    assert {name.removeprefix("paddle_mnist.") for name in opening} == {*OPENS_OTHERWISE}
+
+
 def test_public_names_are_documented_and_others_raise():
     assert all(getattr(paddle_mnist, name).__doc__ for name in paddle_mnist.__all__)
     assert set(paddle_mnist.__all__) <= set(dir(paddle_mnist))

@@ -113,6 +113,9 @@ def _log_folder(path: Path) -> Path:
     """Return the folder with VisualDL's logs: `vdl/` of a run, otherwise `path`."""
     folder = RunDirectory(path).visualdl
     folder = folder if folder.is_dir() else path
+    logs = [path for path in folder.rglob("vdl*.log") if not path.is_dir()]
+    if strange := [path for path in logs if not path.is_file()]:  # VisualDL would wait for a pipe
+        raise DataError(f"{strange[0]}: not a regular file; move it away")
     if not any(folder.rglob("vdlrecords*")):
         raise DataError(
             f"{path}: no VisualDL files there; expected a run that was trained with --visualdl on, "

@@ -22,6 +22,7 @@ from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.checkpoint.statefile import HashedFile
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.options import CountOrZero
+from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
 
 FORMAT = 4  # of the manifest
@@ -99,11 +100,11 @@ class Checkpoint:
 
     @property
     def size(self) -> int:
-        """Bytes on the disk, manifest included; missing files count as 0."""
+        """Bytes on the disk, manifest included; files that are not there count as 0."""
         paths = [self.path, *map(self.path.with_name, self.manifest["files"])]
         total = 0
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # missing, or a link that leads nowhere
                 total += path.stat().st_size
         return total
 
@@ -124,8 +125,12 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: does not list {name}; use another checkpoint")
         path = self.path.with_name(name)
         try:
-            with open(path, "rb") as opened:
+            with open_to_read(path) as opened:
                 file = HashedFile(opened, os.fstat(opened.fileno()).st_size)
+                if file.size > expected["size"]:  # perhaps much larger: it is not read
+                    raise DamagedError(
+                        f"{path}: {file.size} bytes; {self.path.name} says {expected['size']}"
+                    )
                 try:
                     yield file
                 finally:
@@ -185,7 +190,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MOST_JSON)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
     return parse_manifest(path, data)
@@ -194,7 +199,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
 def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     """Return the checkpoint of a manifest that was read already. Raises as `read_manifest` does."""
     try:
-        manifest = json.loads(data.decode())
+        manifest: dict[str, Any] = parse_json(data, dict)
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"{path}: format {manifest['format']!r:.40}; this version reads format {FORMAT}; "
@@ -206,7 +211,7 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
                 "use another"
             )
         msgspec.convert(manifest, _Manifest)
-    except (ValueError, msgspec.ValidationError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, msgspec.ValidationError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error
     names = [path.stem + suffix for suffix in DATA_SUFFIXES]

@@ -42,6 +42,12 @@ from paddle_mnist.errors import (
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import PART, make_folder, sync_folder, warn_once, write_atomically
 from paddle_mnist.system.lock import locked
+from paddle_mnist.system.regular_files import (
+    MOST_BYTES,
+    UnusableFileError,
+    open_own,
+    read_bytes,
+)
 from paddle_mnist.system.remote import Failure, RemoteFolder, failure
 
 log = logging.getLogger("paddle_mnist")
@@ -50,7 +56,6 @@ CHECKPOINTS = "checkpoints"
 MARK = ".copy"
 # A file of a checkpoint, perhaps under its temporary name.
 OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+)?(?:_breakpoint)?)\.(?:json|pd\w+)(?:\.part)?")
-MOST_BYTES = 2**32  # of the metrics, the log or a manifest
 
 _by_step = operator.attrgetter("sort_key")
 
@@ -175,7 +180,8 @@ class MirrorCopy:
             write_atomically(run.metrics, self.remote.read(run.metrics.name, MOST_BYTES))
         with contextlib.suppress(FileNotFoundError):
             earlier = self.remote.read(run.log.name, MOST_BYTES) if with_log else b""
-            with run.log.open("r+b") as file:  # which the training has open, to append to it
+            # The training has it open, too, to append to it.
+            with open(run.log, "r+b", opener=open_own) as file:
                 now = file.read()
                 if not now.startswith(earlier):  # as it does after another attempt
                     file.seek(0)
@@ -243,9 +249,9 @@ class MirrorCopy:
     def _upload_data(self, checkpoint: Checkpoint) -> bool:
         """Upload all but the manifest; return False if the checkpoint is deleted, or damaged."""
         contents = {}
-        for name in checkpoint.manifest["files"]:
-            with contextlib.suppress(FileNotFoundError):
-                contents[name] = checkpoint.path.with_name(name).read_bytes()
+        for name, entry in checkpoint.manifest["files"].items():
+            with contextlib.suppress(FileNotFoundError, UnusableFileError):
+                contents[name] = read_bytes(checkpoint.path.with_name(name), entry["size"])
         if not _is_there(checkpoint):
             return False
         if wrong := _wrong_file(checkpoint, contents):
@@ -275,7 +281,7 @@ class MirrorCopy:
         run = self.run
         weights = [run.weights] if with_weights else []
         for path in (run.metrics, run.config, run.log, *weights, run.result):
-            data = path.read_bytes() if path.exists() else None
+            data = read_bytes(path) if path.exists() else None
             digest = hashlib.sha256(data).hexdigest() if data is not None else "none"
             if self._written.get(path.name) != digest:
                 self._written.pop(path.name, None)

@@ -8,14 +8,18 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Annotated, Any, Optional, Union
+
+import msgspec
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
-from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.store import QUARANTINE, CheckpointStore, list_files
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
+from paddle_mnist.options import CountOrZero
+from paddle_mnist.system.environment import printable
 from paddle_mnist.system.files import (
     Journal,
     first_free,
@@ -27,6 +31,7 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.lock import LOCK, RECORD, FolderLock, locked_folder
+from paddle_mnist.system.regular_files import MOST_JSON, open_own, parse_json, read_bytes
 from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
@@ -37,6 +42,21 @@ TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the r
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 MIRROR_LOCK = ".mirror.lock"  # held by the process that uploads
 FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
+
+
+_FileName = Annotated[str, msgspec.Meta(pattern=r"\A[^./\0][^/\0]*\Z")]
+
+
+class _Result(msgspec.Struct):
+    """The entries of `result.json` that are read; it may lack some, and have others."""
+
+    metrics: dict[str, Optional[float]] = {}
+    weights: _FileName = "model.pdparams"
+    checkpoint: _FileName = "model_epoch0"
+    epochs: CountOrZero = 0
+    steps: CountOrZero = 0
+    seconds: float = 0.0
+    stopped: str = ""
 
 
 class RunDirectory:
@@ -79,14 +99,14 @@ class RunDirectory:
 
     def _recorded_name(self) -> str:
         """Return the name of the model that was trained here, from its checkpoints or weights."""
-        manifests = self.checkpoints.folder.glob("*_epoch*.json")
+        manifests = list_files(self.checkpoints.folder, "*_epoch*.json")
         prefixes = sorted({path.stem.rpartition("_epoch")[0] for path in manifests})
         if prefixes:  # of several, one whose final weights are there
             finished = (n for n in prefixes if (self.path / f"{n}{PARAMS}").exists())
             return next(finished, prefixes[0])
         names = sorted(
             path.stem
-            for path in self.path.glob(f"*{PARAMS}")
+            for path in list_files(self.path, f"*{PARAMS}")
             if not path.with_suffix(".json").exists()  # a checkpoint's
         )
         is_unambiguous = len(names) == 1 or (names and self.config.exists())
@@ -107,11 +127,13 @@ class RunDirectory:
     def read_result(self) -> dict[str, Any]:
         """Return the contents of `result.json`; {} if it is missing or, with a warning, damaged."""
         try:
-            return dict(json.loads(self.result.read_text(encoding="utf-8")))
+            values: dict[str, Any] = parse_json(read_bytes(self.result, MOST_JSON), dict)
+            msgspec.convert(values, _Result)
+            return values
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError) as error:
-            log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
+        except (OSError, ValueError, msgspec.ValidationError) as error:
+            log.warning("%s is damaged (%s), so the run counts as unfinished", self.result, error)
             return {}
 
     # Writing, one process at a time
@@ -140,6 +162,9 @@ class RunDirectory:
         # After a move this is another directory, with another lock.
         with self._locked(saving) as lock:
             self._lock = lock
+            quarantine = self.checkpoints.folder / QUARANTINE
+            for folder in (self.figures, self.profile, quarantine):
+                self.require_inside(folder)
             for path in (self.config, self.metrics, self.result, self.weights, lock.path):
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
@@ -147,12 +172,27 @@ class RunDirectory:
             for record in earlier:
                 handler.handle(record)
             log.addHandler(handler)
+            for link in filter(Path.is_symlink, (self.checkpoints.folder, self.visualdl)):
+                log.info("%s is a link: its files are written to %s", link, link.resolve())
             try:
                 yield self
             finally:
                 log.removeHandler(handler)
                 handler.close()
                 self._lock = None
+
+    def require_inside(self, folder: Path) -> None:
+        """Raise OutputError if a folder to write to is a link out of this directory, or no folder.
+
+        Only `checkpoints` and `vdl` may lead to another disk.
+        """
+        place = Path(os.path.realpath(folder))
+        top = self.checkpoints.folder if folder.name == QUARANTINE else self.path
+        if os.path.lexists(folder) and not (place.is_dir() and place.is_relative_to(top.resolve())):
+            raise OutputError(
+                f"{folder}: not a folder in {top}; only checkpoints and vdl may be links out of a "
+                "run; move it away"
+            )
 
     def _require_ownership(self) -> None:
         """Raise RunLockedError if another process has broken the lock of the open directory."""
@@ -169,6 +209,9 @@ class RunDirectory:
         if not saving.mirror:
             yield
             return
+        lock = self.path / MIRROR_LOCK
+        with writing(lock):  # here, since in the other process nobody sees why it cannot
+            os.close(open_own(lock, os.O_RDWR | os.O_CREAT))
         with contextlib.closing(Mirror(saving.mirror, self, saving)) as mirror:
             self.mirror = mirror
             try:
@@ -197,7 +240,7 @@ class RunDirectory:
     def _is_empty(self) -> bool:
         """Return whether no training has started here; one that was refused may have left a log."""
         others = (LOCK, RECORD, MIRROR_LOCK, self.log.name)
-        return all(path.name in others for path in self.path.iterdir())
+        return all(path.name in others for path in list_files(self.path, "*"))
 
     def _require_movable(self) -> None:
         """Raise ConfigError for a directory that cannot or must not be moved aside."""
@@ -229,7 +272,7 @@ class RunDirectory:
 
     def _repeat_links(self, former: Path) -> None:
         """Link folders that were links in a former run to new folders, beside the former ones."""
-        for folder in (self.checkpoints.folder, self.visualdl, self.figures, self.profile):
+        for folder in (self.checkpoints.folder, self.visualdl):
             link = former / folder.name
             if link.is_symlink():
                 target = _free_name(link.resolve())
@@ -265,16 +308,14 @@ class RunDirectory:
     def start_history(self, checkpoint: Optional[Checkpoint]) -> None:
         """Cut `metrics.jsonl` at a checkpoint; remove it without one.
 
-        If the checkpoint is another run's, its history is copied first.
+        If the checkpoint is another run's, so is the history.
         """
         if not checkpoint:
             remove(self.metrics)
             return
-        if not self.owns(checkpoint):
-            original = RunDirectory(checkpoint.path.parent.parent).metrics
-            if original.exists():
-                write_atomically(self.metrics, original.read_bytes())
-        cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
+        former = self if self.owns(checkpoint) else RunDirectory(checkpoint.path.parent.parent)
+        lines = checkpoint.manifest[METRICS_LINES]
+        cut_jsonl(former.metrics, self.metrics, checkpoint.state, lines)
 
     def open_history(self) -> JsonlWriter:
         """Open `metrics.jsonl` to append to it."""
@@ -319,7 +360,7 @@ class _LogFile(logging.Handler):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.journal.append(f"{self.format(record)}\n")
+        self.journal.append(f"{printable(self.format(record))}\n")
 
     def close(self) -> None:
         super().close()

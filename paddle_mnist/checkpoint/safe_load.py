@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, Union
 import numpy as np
 
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.system.regular_files import open_to_read
 
 _DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
@@ -51,7 +52,7 @@ def safe_load(path: Union[str, Path]) -> dict[str, Any]:
     Raises CheckpointError for a file that is unreadable, damaged, or holds anything else.
     """
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             return load_from(file, os.fstat(file.fileno()).st_size, path)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a readable file") from error

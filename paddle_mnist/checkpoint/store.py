@@ -33,6 +33,8 @@ from paddle_mnist.system.files import (
     PendingFile,
     first_free,
     make_folder,
+    matching,
+    remedy,
     remove,
     remove_temporary,
     sync_folder,
@@ -119,7 +121,7 @@ class CheckpointStore:
     def _read_manifests(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
         """Return the checkpoints, by step, and the unreadable manifests, with the reason."""
         checkpoints, unreadable = [], []
-        for path in sorted(self.folder.glob(f"{ANY_NAME}.json")):
+        for path in list_files(self.folder, f"{ANY_NAME}.json"):
             try:
                 checkpoints.append(read_manifest(path))
             except CheckpointError as error:
@@ -287,15 +289,17 @@ class CheckpointStore:
         checkpoints, unreadable = self._read_manifests()
         listed = {name for checkpoint in checkpoints for name in checkpoint.manifest["files"]}
         listed |= {path.stem + suffix for path, _ in unreadable for suffix in DATA_SUFFIXES}
-        data = [path for suffix in DATA_SUFFIXES for path in self.folder.glob(ANY_NAME + suffix)]
+        data = [
+            path for suffix in DATA_SUFFIXES for path in list_files(self.folder, ANY_NAME + suffix)
+        ]
         return sorted(
             [path for path in data if path.name not in listed]
-            + list(self.folder.glob(f".{ANY_NAME}{PART}"))
+            + list_files(self.folder, f".{ANY_NAME}{PART}")
         )
 
     def quarantined(self) -> list[Path]:
         """Return the folders of the quarantined checkpoints."""
-        return sorted((self.folder / QUARANTINE).glob("*"))
+        return list_files(self.folder / QUARANTINE, "*")
 
     def _quarantine(self, manifest: Path) -> None:
         """Move a checkpoint's files to a folder of their own in `quarantine/`."""
@@ -304,13 +308,23 @@ class CheckpointStore:
         make_folder(target)
         with writing(target):
             # The manifest sorts first: files without one are not a checkpoint.
-            for path in sorted(self.folder.glob(f"{glob.escape(manifest.stem)}.*")):
+            for path in matching(self.folder, f"{glob.escape(manifest.stem)}.*"):
                 os.replace(path, target / path.name)
         log.warning("moved to %s", target)
 
     def remove_temporary_files(self) -> None:
         """Delete the temporary files of interrupted saves. For the one writer of the folder."""
         remove_temporary(self.folder, "*_epoch")
+
+
+def list_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match a pattern, sorted. Raises CheckpointError."""
+    try:
+        return matching(folder, pattern)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: cannot be listed ({error.strerror}); nothing is changed; {remedy(error)}"
+        ) from error
 
 
 def _file_signatures(checkpoint: Checkpoint) -> FileSignatures:

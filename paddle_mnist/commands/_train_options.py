@@ -107,7 +107,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     values = read_recipe(recipe) if recipe else {}
     file: dict[str, Any] = {}
     for path in args.config:
-        file.update(read_yaml(path))
+        file.update(read_yaml(path, may_be_pipe=True))
     given = {**implied, **file, **options}
     if given.get("output") is None:
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))

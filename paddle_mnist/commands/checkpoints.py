@@ -16,6 +16,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
+from paddle_mnist.system.environment import printable
 from paddle_mnist.train_state import TrainState
 
 RETENTION = {name: FLAT_OPTIONS[name] for name in FLAT_OPTIONS if name.startswith("keep_")}
@@ -94,7 +95,7 @@ def _verify(args: argparse.Namespace) -> None:
     lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
     lines += map(str, damage.values())
     lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
-    print("\n".join(lines))
+    print(printable("\n".join(lines)))
     if damage or not whole:
         raise CheckpointError(
             f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
@@ -129,7 +130,7 @@ def _list(args: argparse.Namespace) -> None:
     """Print the checkpoints, as a table or as JSON."""
     store, _ = _find(args.run)
     contents = _contents(store)
-    print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
+    print(json.dumps(contents, indent=1) if args.json else printable(_as_text(contents)))
 
 
 def _contents(store: CheckpointStore) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from paddle_mnist.errors import (
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import installed_builds
-from paddle_mnist.system.environment import prepared, usable_home
+from paddle_mnist.system.environment import prepared, printable, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
@@ -82,7 +82,7 @@ def run_command(
 
 def _report(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr may be full or closed, too
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {printable(message)}", file=sys.stderr)
 
 
 def _require_working_folder() -> None:

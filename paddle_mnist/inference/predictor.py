@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import json
 import queue
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.environment import encodable
+from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
 
 ABOUT = "about.json"
 ONNX = "model.onnx"
@@ -234,13 +234,13 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
     """
     path = folder / ABOUT
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about: dict[str, Any] = parse_json(read_bytes(path, MOST_JSON), dict)
         files, signature = dict(about["files"]), Signature.from_about(about)
     except OSError as error:
         raise CheckpointError(
             f"{path}: {error.strerror}; expected a folder that the command export wrote"
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r}); export again") from error
     needed = set(files) - {f"{PARAMETERS}.info"}  # Paddle 2 writes it too, and nobody reads it
     forms = [{ONNX}, *({program, PARAMETERS} for program in PROGRAMS)]
@@ -256,10 +256,13 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
 
 def _verify(path: Path, expected: str) -> None:
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        sha256 = hashlib.sha256()
+        with open_to_read(path) as file:
+            while block := file.read(2**20):
+                sha256.update(block)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; export again") from error
-    if digest != expected:
+    if (digest := sha256.hexdigest()) != expected:
         raise CheckpointError(
             f"{path}: SHA-256 {digest[:12]}...; {ABOUT} says {expected[:12]}...; export again"
         )

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import Writer
 from paddle_mnist.metrics.writers import LEARNING_RATE
-from paddle_mnist.system.environment import encodable
+from paddle_mnist.system.environment import encodable, printable
 from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
@@ -92,7 +92,8 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
             return
         try:
             encoding = getattr(self.stream, "encoding", None)
-            tqdm.write(encodable(self.format(record), encoding), file=self.stream)
+            text = encodable(printable(self.format(record)), encoding)
+            tqdm.write(text, file=self.stream)
             self.flush()
         except OSError as error:  # a full disk, or a broken pipe
             raise OutputError(

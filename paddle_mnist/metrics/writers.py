@@ -11,9 +11,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Optional, TypedDict
 
+import msgspec
+
+from paddle_mnist.errors import DataError
 from paddle_mnist.interfaces import Writer
-from paddle_mnist.system.files import Journal, write_atomically
+from paddle_mnist.system.files import Journal, warn_once, write_atomically
+from paddle_mnist.system.regular_files import parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
@@ -47,6 +52,14 @@ class ManyWriters(Writer):
                 stack.callback(writer.close)
 
 
+class MetricRow(TypedDict):
+    """A line of `metrics.jsonl`; value is None if it was not finite."""
+
+    step: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    tag: str
+    value: Optional[float]
+
+
 class JsonlWriter:
     """Writes `metrics.jsonl`, one object per line: {"step", "epoch", "tag", "value", "time"}.
 
@@ -58,7 +71,7 @@ class JsonlWriter:
     """
 
     def __init__(self, path: Path):
-        self.lines = path.read_bytes().count(b"\n") if path.exists() else 0
+        self.lines = len(_lines(path))
         self.journal = Journal(path)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
@@ -81,26 +94,51 @@ class JsonlWriter:
         self.journal.close()
 
 
-def cut_jsonl(path: Path, state: TrainState, count: int) -> None:
-    """Remove the lines of `metrics.jsonl` that a run resuming from `state` writes again.
+def cut_jsonl(source: Path, path: Path, state: TrainState, count: int) -> None:
+    """Write to `path` the lines of `source` that a run resuming from `state` does not write again.
 
-    Removes incomplete lines, too. count: lines of the file when the state was saved.
+    Leaves out damaged lines. source: a `metrics.jsonl`, perhaps `path` itself. count: lines of the
+    file when the state was saved.
     """
-    if not path.exists():
-        return
-    kept = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
-        try:
-            values = json.loads(line)
-            keep = number < count and not _written_again(state, **values)
-            if keep and line.endswith(b"\n"):
-                kept.append(line)
-        except (ValueError, TypeError, KeyError):
-            log.warning("%s: dropping an incomplete line, %.60r", path, line)
+    kept = [
+        line + b"\n"
+        for number, (line, row) in enumerate(read_jsonl(source))
+        if row and number < count and not _is_written_again(state, row["step"], row["tag"])
+    ]
     write_atomically(path, b"".join(kept))
 
 
-def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
+def read_jsonl(path: Path) -> list[tuple[bytes, Optional[MetricRow]]]:
+    """Return the lines of `metrics.jsonl`, each with its values; None for one that is damaged.
+
+    Warns of damaged lines. Raises DataError if the file cannot be read.
+    """
+    rows = [(line, _parse_row(line)) for line in _lines(path)]
+    if damaged := [line for line, row in rows if row is None]:
+        message = "%s: dropping damaged lines (%d), such as %.60r"
+        warn_once((path, len(damaged)), message, path, len(damaged), damaged[-1])
+    return rows
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the lines of a file; [] if there is none. Raises DataError."""
+    try:
+        return read_bytes(path).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror}; expected the metrics of a run; move it away"
+        ) from error
+
+
+def _parse_row(line: bytes) -> Optional[MetricRow]:
+    with contextlib.suppress(ValueError):
+        return parse_json(line, MetricRow)
+    return None
+
+
+def _is_written_again(state: TrainState, step: int, tag: str) -> bool:
     """Return whether a line that was written before the state was saved is written again.
 
     If a run is interrupted while it writes the metrics of its newest step, or of the evaluation

@@ -14,16 +14,16 @@ import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypedDict
 
 import numpy as np
-from isal import isal_zlib
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import SPLIT_NAMES, Split
+from paddle_mnist.mnist.arrays import SIZE, SPLIT_NAMES, Split, make_split
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source
 from paddle_mnist.system.files import cache_folder, warn_once
 from paddle_mnist.system.lock import locked
+from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
 
 log = logging.getLogger("paddle_mnist")
 
@@ -129,6 +129,16 @@ def _reopen(path: str, expected_hash: str) -> Images:
 Contents = tuple[dict[str, Split], str]  # the splits and their data hash
 
 
+class _Index(TypedDict):
+    """What `index.json` says of the images beside it."""
+
+    hash: str
+    divisor: Optional[int]
+
+
+PARTS = ("images", "labels")  # of a split, each in a file `{split}_{part}.npy`
+
+
 def _through_cache(source: Source) -> Contents:
     """Read a source, or what the cache has of it."""
     folder = cache_folder() / f"v{VERSION}-{_hash_of_files(source.files)[:32]}"
@@ -159,7 +169,7 @@ def _hash_of_files(files: Collection[Path]) -> str:
     try:
         for path in files:
             digest.update(os.fsencode(f"{path.name} {path.stat().st_size};"))
-            with open(path, "rb") as file:
+            with open_to_read(path) as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
     except OSError as error:
@@ -172,33 +182,41 @@ def _read_cache(folder: Path) -> Optional[Contents]:
     if not folder.exists():
         return None
     try:
-        index = json.loads((folder / "index.json").read_text())
-
-        def array(name: str) -> np.ndarray:
-            mapped: np.ndarray = np.load(folder / name, mmap_mode="r", allow_pickle=False)
-            if isal_zlib.crc32(mapped.data) != index["crc32"][name]:
-                raise ValueError(f"{name} does not match its checksum")
-            return mapped
-
-        splits = {
-            mode: Split(array(f"{mode}_images.npy"), array(f"{mode}_labels.npy"), index["divisor"])
-            for mode in SPLIT_NAMES
-        }
-        return splits, index["hash"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        index = parse_json(read_bytes(folder / "index.json", MOST_JSON), _Index)
+        splits = {}
+        for mode in SPLIT_NAMES:
+            images, labels = (_map_array(folder / f"{mode}_{kind}.npy") for kind in PARTS)
+            splits[mode] = make_split(images, labels, index["divisor"], str(folder))
+            if images.shape[1:] != (SIZE, SIZE):
+                raise ValueError(f"images of shape {images.shape[1:]}")
+        # Of the images: whoever else can write to the cache could write any hash into it.
+        if (digest := data_hash(splits)) != index["hash"]:
+            raise ValueError("its images do not match their hash")
+        return splits, digest
+    except (OSError, EOFError, ValueError, TypeError, DataError) as error:
         warn_once(folder, "cache %s is damaged (%s); it is built again", folder, error)
         return None
+
+
+def _map_array(path: Path) -> np.ndarray:
+    """Map the array of numbers in a .npy file into memory, as `numpy.load` does."""
+    with open_to_read(path) as file:
+        header: Any = np.lib.format
+        header.read_magic(file)
+        shape, is_fortran, dtype = header.read_array_header_1_0(file)
+        if dtype.hasobject:
+            raise ValueError(f"{path.name} holds objects")
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if is_fortran else "C")
 
 
 def _write_cache(folder: Path, splits: Mapping[str, Split]) -> None:
     arrays = {}
     for mode, split in splits.items():
-        arrays[f"{mode}_images.npy"] = np.ascontiguousarray(split.images)
-        arrays[f"{mode}_labels.npy"] = np.ascontiguousarray(split.labels)
+        for part in PARTS:
+            arrays[f"{mode}_{part}.npy"] = np.ascontiguousarray(getattr(split, part))
     index = {
         "hash": data_hash(splits),
         "divisor": splits["train"].divisor,
-        "crc32": {name: isal_zlib.crc32(array.data) for name, array in arrays.items()},
     }
     temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:

@@ -22,6 +22,7 @@ from isal import igzip_threaded, isal_zlib
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split, divide, make_split
+from paddle_mnist.system.regular_files import open_to_read
 
 MAX_IMAGES = 1_000_000  # in a file; MNIST has 60,000
 MAX_TEXT = 1 << 30  # bytes that a text may unpack to; the AI Studio file has 0.34e9
@@ -35,7 +36,7 @@ _open_gzip: Callable[[BinaryIO], contextlib.AbstractContextManager[BinaryIO]] = 
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """Open a file, unpacked if it is gzip. Errors of reading in the context become DataErrors."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             if is_gzip:

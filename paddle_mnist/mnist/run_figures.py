@@ -113,6 +113,8 @@ def plot_runs(
     if unknown := [file for file in only if file not in files_of(names)]:
         raise ConfigError(_not_drawn(unknown[0], names))
     folder = Path(output) if output else runs[0].figures
+    if not output:
+        runs[0].require_inside(folder)
     if len(runs) > 1:
         save_figures({COMPARED: _compare(runs, histories)}, folder, only)
     else:

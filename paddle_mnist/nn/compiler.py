@@ -32,6 +32,7 @@ from numba.core.runtime import rtsys
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import cache_folder, write_atomically
 from paddle_mnist.system.lock import locked
+from paddle_mnist.system.regular_files import read_bytes
 
 log = logging.getLogger("paddle_mnist")
 
@@ -124,7 +125,8 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
 
 def machine_code_path(arguments: Sequence[Any], title: str, key: str) -> Optional[Path]:
     """Return the file of a function's machine code, whether it exists; None if none can be kept."""
-    folder = cache_folder() / "compiled"
+    # Without links, which could be changed after the rights of the folders were checked.
+    folder = Path(os.path.realpath(cache_folder() / "compiled"))
     if not _is_usable(folder):
         return None
     names = [title, key, *(str(numba.typeof(argument)) for argument in arguments), sys.version]
@@ -152,17 +154,31 @@ def _is_usable(folder: Path) -> bool:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.stat()
+        unsafe = [path for path in folder.parents if _others_may_write(path, stat.S_ISVTX)]
+        unsafe += [folder] if _others_may_write(folder) else []
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as error:
         log.warning("%s cannot be written (%s), %s", folder, error.strerror, remedy)
         return False
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or others_write):
-        log.warning("%s can be written by other users, %s; or: chmod go-w", folder, remedy)
+    if unsafe:
+        log.warning("%s can be written by other users, %s; or: chmod go-w", unsafe[0], remedy)
+    return not unsafe
+
+
+def _others_may_write(folder: Path, sticky: int = 0) -> bool:
+    """Return whether other users could replace what is in a folder, by its owner and its rights.
+
+    A group of the same number as the user has no other members, by convention.
+
+    sticky: the bit by which a folder, such as /tmp, lets nobody replace what others have in it.
+    """
+    if not hasattr(os, "getuid"):  # Windows
         return False
-    return True
+    status = folder.stat()
+    by_others = stat.S_IWOTH if status.st_gid == os.getuid() else stat.S_IWOTH | stat.S_IWGRP
+    is_writable = status.st_mode & by_others and not status.st_mode & sticky
+    return bool(is_writable) or status.st_uid not in (0, os.getuid())
 
 
 @contextlib.contextmanager
@@ -185,7 +201,7 @@ class _File(caching.NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            contents = self.path.read_bytes()
+            contents = read_bytes(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:

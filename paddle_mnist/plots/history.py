@@ -1,34 +1,22 @@
 """Read the metrics that a run has logged."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-from paddle_mnist.errors import DataError
-from paddle_mnist.metrics.writers import LEARNING_RATE
+from paddle_mnist.metrics.writers import LEARNING_RATE, MetricRow, read_jsonl
 
-History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
+History = Sequence[MetricRow]  # the lines of a `metrics.jsonl`
 
 TRAIN = "train"  # the split of a step's metrics
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `metrics.jsonl`, without an incomplete last one (of a killed run).
+def read_history(path: Path) -> list[MetricRow]:
+    """Return the lines of a `metrics.jsonl`, without damaged ones, which are warned of.
 
-    Raises DataError for a damaged line.
+    Raises DataError if there is something else in its place.
     """
-    history: list[dict[str, Any]] = []
-    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    try:
-        for line in lines[:-1]:
-            history.append(json.loads(line))
-    except ValueError as error:
-        raise DataError(
-            f"{path}: line {len(history) + 1} is damaged ({error}); a resume drops "
-            "it; in a finished run, remove it"
-        ) from error
-    return history
+    return [row for _, row in read_jsonl(path) if row]
 
 
 def series(history: History, tag: str) -> tuple[list[int], list[float]]:

@@ -29,6 +29,7 @@ LOOPBACK = "127.0.0.1"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
 WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 NOT_LINKED = (".cache", ".config", ".visualdl")  # of a home, in the one that replaces it
 
 
@@ -87,6 +88,11 @@ def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
     """
     encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def printable(text: str) -> str:
+    """Escape control characters, with which text from a file could command a terminal."""
+    return text.translate(CONTROLS)
 
 
 def _escape_streams() -> None:

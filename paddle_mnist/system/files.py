@@ -6,6 +6,7 @@ process at any of these calls, or let any of them fail.
 
 import contextlib
 import errno
+import fnmatch
 import logging
 import os
 import secrets
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from paddle_mnist.errors import OutputError
+from paddle_mnist.system.regular_files import open_own
 
 log = logging.getLogger("paddle_mnist")
 
@@ -38,6 +40,7 @@ REMEDIES = {  # by the name of the error's number; not all systems have all of t
     "ENOTDIR": "a file is where a folder should be: move it away, or choose another place",
     "EEXIST": "something of that name is there: move it away, or choose another place",
     "EISDIR": "a folder is where a file should be: move it away, or choose another place",
+    "ELOOP": "a link is where a file should be: remove it",
     "ENOENT": "a folder of the path is gone, or a link leads nowhere: create it",
     "EMFILE": "this process has too many files open: raise the limit (ulimit -n)",
 }
@@ -100,7 +103,7 @@ class PendingFile:
 
     def __enter__(self) -> "PendingFile":
         with writing(self.path):
-            self._descriptor = os.open(self._part, _WRITE | os.O_EXCL, 0o666)
+            self._descriptor = open_own(self._part, _WRITE | os.O_EXCL)
         return self
 
     def write(self, data: Buffer) -> int:
@@ -210,6 +213,18 @@ def remove(path: Path) -> None:
         os.unlink(path)
 
 
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match a pattern, sorted; [] without the folder.
+
+    Raises OSError if it cannot be listed, which `Path.glob` may take for an empty folder.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(folder / name for name in fnmatch.filter(names, pattern))
+
+
 def first_free(paths: Iterable[Path]) -> Path:
     """Return the first path that names nothing, not even a link that leads nowhere."""
     return next(path for path in paths if not os.path.lexists(path))
@@ -221,7 +236,9 @@ def remove_temporary(folder: Path, pattern: str = "") -> None:
     Only for a folder with one writer: it would delete files that another one is about to rename.
     pattern: a glob pattern with which the names of the files begin; by default any.
     """
-    for path in sorted(folder.glob(f".{pattern}*{PART}")):
+    with writing(folder):
+        paths = matching(folder, f".{pattern}*{PART}")
+    for path in paths:
         remove(path)
 
 
@@ -236,7 +253,7 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         with writing(path):
-            self._descriptor: Optional[int] = os.open(path, _WRITE | os.O_APPEND, 0o666)
+            self._descriptor: Optional[int] = open_own(path, _WRITE | os.O_APPEND)
         self._unwritten = b""
         self._failing = False
 
@@ -268,6 +285,6 @@ class Journal:
         with writing(self.path):
             try:
                 self._write()
-            finally:
-                os.close(self._descriptor)
-                self._descriptor = None
+            finally:  # closing may fail, and must not be tried again
+                descriptor, self._descriptor = self._descriptor, None
+                os.close(descriptor)

@@ -30,6 +30,7 @@ from typing import Optional
 from paddle_mnist.errors import OutputError, RunLockedError
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import NOT_SUPPORTED, remove, warn_once, write_atomically, writing
+from paddle_mnist.system.regular_files import MOST_JSON, open_own, parse_json, read_bytes
 
 try:
     import fcntl
@@ -98,7 +99,7 @@ def _try_to_lock(path: Path) -> Optional[tuple[int, bool]]:
 
     Returns its descriptor, and whether it is locked: it is not where there are no locks.
     """
-    descriptor, is_held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), True
+    descriptor, is_held = open_own(path, os.O_RDWR | os.O_CREAT), True
     _descriptors.add(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,9 +197,8 @@ def _read(path: str) -> str:
 
 def _read_holder(path: Path) -> Optional[Holder]:
     """Return the holder in a record; None without a record, or for a damaged one."""
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-        record = json.loads(path.read_bytes())  # of an earlier version, it has more entries
-        return Holder(**{field.name: record[field.name] for field in dataclasses.fields(Holder)})
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return parse_json(read_bytes(path, MOST_JSON), Holder)
     return None
 
 

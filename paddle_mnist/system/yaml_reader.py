@@ -6,12 +6,17 @@ from typing import Any
 import yaml
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.regular_files import MOST_JSON, read_bytes
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the names and values in a YAML file. Raises ConfigError."""
+def read_yaml(path: Path, may_be_pipe: bool = False) -> dict[str, Any]:
+    """Return the names and values in a YAML file. Raises ConfigError.
+
+    may_be_pipe: read whatever the user names, as `-c <(...)` does; else only a regular file.
+    """
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")  # a byte order mark is allowed
+        data = Path(path).read_bytes() if may_be_pipe else read_bytes(path, MOST_JSON)
+        text = data.decode("utf-8-sig")  # a byte order mark is allowed
         values, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error

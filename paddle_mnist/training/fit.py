@@ -1,7 +1,6 @@
 """`fit`: train any net on any data, in a run directory."""
 
 import contextlib
-import json
 import logging
 import multiprocessing
 import sys
@@ -220,7 +219,7 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
     )
     run = RunDirectory(arguments.output, arguments.name or None)
     if entries is None:  # not plain
-        entries = json.loads(run.result.read_text(encoding="utf-8"))
+        entries = run.read_result()
     return as_fit_result(run, entries)
 
 

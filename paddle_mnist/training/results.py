@@ -55,7 +55,7 @@ def result_so_far(training: Training) -> Optional[FitResult]:
 
     def find() -> Optional[FitResult]:
         values = run.read_result()
-        if values.get("steps") != checkpoint.step or not run.weights.exists():
+        if values.get("steps") != checkpoint.step or not run.weights.is_file():
             return None
         state = training.state
         # With other values, a callback may no longer ask to stop there.

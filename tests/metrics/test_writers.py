@@ -66,16 +66,17 @@ def test_jsonl_writer_writes_one_object_a_line_and_no_speeds(tmp_path):
 
 
 def test_cut_jsonl_keeps_whole_lines_up_to_the_count(tmp_path):
-    path, line = tmp_path / "metrics.jsonl", b'{"step": %d, "tag": "t"}\n'
+    path, line = tmp_path / "metrics.jsonl", b'{"step": %d, "tag": "t", "value": 1}\n'
     for text, count, left in (
         (b'5\n{}\n[1]\n\xff\n{"step": "x"}\n' + line % 1, 99, [1]),
-        (line % 1 + (line % 2).rstrip(), 99, [1]),  # more was to come
+        (line % 1 + (line % 2).rstrip(), 99, [1, 2]),  # whole, but for its end
+        (b"[" * 10**5 + b"\n" + line % 1, 99, [1]),
         (line % 5 + line % 12 + b'{"step": 3, "val', 99, [5, 12]),
         (line % 5 + line % 9, 1, [5]),
         (line % 5, 0, []),
     ):
         path.write_bytes(text)
-        cut_jsonl(path, TrainState(step=9), count)
+        cut_jsonl(path, path, TrainState(step=9), count)
         assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == left
 
 
@@ -86,7 +87,9 @@ DUE = {"running_sums": RunningSums(32, 0.0, {"loss": [9.0, 32]}), "metrics": {"v
 def test_cut_jsonl_drops_what_is_written_again(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [("train", 5), ("train", 8), ("valid", 8), ("train", 10)]
-    text = "".join(json.dumps({"step": n, "tag": f"{kind}/loss"}) + "\n" for kind, n in lines)
+    text = "".join(
+        json.dumps({"step": n, "tag": f"{kind}/loss", "value": 1}) + "\n" for kind, n in lines
+    )
     for state, count, left in (
         # lines as they come: at step 5 a train line was due; 8 ends the epoch
         (TrainState(step=5, position=5), 1, ["train 5"]),
@@ -96,7 +99,7 @@ def test_cut_jsonl_drops_what_is_written_again(tmp_path):
         (TrainState(step=8, position=8, **DUE), 3, ["train 5"]),
     ):
         path.write_text(text)
-        cut_jsonl(path, state, count)
+        cut_jsonl(path, path, state, count)
         records = map(json.loads, path.read_text().splitlines())
         assert [f"{line['tag'][:5]} {line['step']}" for line in records] == left
 

@@ -1,5 +1,6 @@
 """Machine code on the disk: made once, checked, shared by processes, and done without."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from paddle import nn
 
 from paddle_mnist import ConvBlocks
+from paddle_mnist.nn import compiler
 from paddle_mnist.nn.compiled_net import CompiledNet, compile_ahead
 from paddle_mnist.nn.covered import covered_net
 
@@ -93,6 +95,18 @@ def test_cache_others_may_write_is_not_used(cache):
     assert output.endswith("as in Paddle's layers\n")
 
 
+@pytest.mark.parametrize(
+    ("mode", "is_used"), [(0o755, True), (0o1777, True), (0o777, False), (0o775, None)]
+)
+def test_cache_below_a_folder_others_may_write_is_not_used(mode, is_used, tmp_path, monkeypatch):
+    """They could replace the folder of the code; in a sticky one, as /tmp is, they cannot."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(mode)
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "shared/own"))
+    expected = os.getgid() == os.getuid() if is_used is None else is_used
+    assert (compiler.machine_code_path([], "title", "key") is not None) == expected
+
+
 def test_compile_in_several_processes_runs_once(cache):
     program = PROGRAM.replace("t.CHANNELS", "[5]")
     processes = [forked.Popen([sys.executable, "-c", program], stdout=PIPE) for _ in range(3)]
@@ -109,6 +123,7 @@ sys.modules["numba"] = None
 import numpy as np, paddle
 from paddle import nn
 from paddle_mnist import ConvBlocks
+from paddle_mnist.nn import compiler
 layers, images = (nn.Conv2D(5, 3, 3), nn.ReLU(), nn.MaxPool2D(2, 2)), paddle.ones([2, 5, 8, 8])
 for number in range(2):
     fast, own = ConvBlocks(*layers)(images), nn.Sequential(*layers)(images)

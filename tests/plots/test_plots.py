@@ -5,7 +5,6 @@ import pytest
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from paddle_mnist.errors import DataError
 from paddle_mnist.plots.classes import confusion, per_class
 from paddle_mnist.plots.curves import compare, curves, health, learning_rate
 from paddle_mnist.plots.figure import SAVED_DPI, WIDTH, save_figures
@@ -18,16 +17,30 @@ HISTORY = [
 ]
 
 
+DAMAGED_LINES = {
+    "zeros": bytes(4),
+    "torn": b'{"step": 2, "tag',
+    "not UTF-8": b'{"step": 2, "tag": "\xff", "value": 1}',
+    "without a value": b'{"step": 2, "tag": "a"}',
+    "a step that is a list": b'{"step": [2], "tag": "a", "value": 1}',
+    "a step too large": b'{"step": 1%s, "tag": "a", "value": 1}' % (b"0" * 400),
+    "a value too large": b'{"step": 2, "tag": "a", "value": 1%s}' % (b"0" * 400),
+    "nested deeply": b"[" * 200_000,
+}
+
+
 def test_read_history_torn_last_line_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tag": "a", "value": 2}\n{"step": 2, "t')
     assert read_history(tmp_path / "metrics.jsonl") == [{"step": 1, "tag": "a", "value": 2}]
 
 
-def test_read_history_damaged_line_raises_with_its_number(tmp_path):
-    for damaged in (b"\0\0\0\0", b'{"step": 2, "tag', b'{"tag": "\xff"}'):
-        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + damaged + b"\n")
-        with pytest.raises(DataError, match=r"metrics\.jsonl: line 2 is damaged"):
-            read_history(tmp_path / "metrics.jsonl")
+@pytest.mark.parametrize("damaged", DAMAGED_LINES.values(), ids=DAMAGED_LINES)
+def test_read_history_leaves_out_a_damaged_line_and_logs_it(damaged, tmp_path, lines):
+    line = b'{"step": 1, "tag": "a", "value": 2}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(line + damaged + b"\n" + line)
+    assert read_history(tmp_path / "metrics.jsonl") == [{"step": 1, "tag": "a", "value": 2}] * 2
+    (warning,) = lines()
+    assert "metrics.jsonl: dropping damaged lines (1), such as" in warning
 
 
 def lines_of(**values):

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from paddle_mnist.errors import DataError, PictureError
+from paddle_mnist.system.regular_files import open_to_read
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -126,9 +127,7 @@ def _read_bytes(picture: Union[str, Path, bytes]) -> bytes:
     try:
         if path.is_dir():
             raise DataError(f"a folder without pictures; expected some of {', '.join(SUFFIXES)}")
-        if not path.is_file() and path.exists():
-            raise DataError("a pipe or a device; expected a file")
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DataError(f"{error.strerror}; expected a picture") from error
