@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import sys
 
@@ -9,8 +10,9 @@ import forked
 import pytest
 from faulty_disk import at, fail, watched
 
-from paddle_mnist.errors import OutputError
-from paddle_mnist.system.files import PART, REMEDIES, write_atomically
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import CheckpointError, OutputError
+from paddle_mnist.system.files import PART, REMEDIES, Journal, write_atomically
 
 FIRST, SECOND = b"a" * 1000, b"b" * 300
 
@@ -58,3 +60,34 @@ def test_error_in_writing_names_its_remedy(tmp_path, name):
     remedy = REMEDIES.get(name, "choose another place")
     assert os.strerror(code) in str(caught.value) and str(caught.value).endswith(f"; {remedy}")
     assert "--" not in remedy and not list(tmp_path.iterdir())
+
+
+def test_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path):
+    """pathlib does so: training would start from the beginning."""
+    (tmp_path / "run_epoch0.json").write_text("{}")
+    store, limits = CheckpointStore(tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot be listed \(Too many open files\)"):
+            store.all()
+        with pytest.raises(OutputError, match=r"cannot write \(Too many open files\)"):
+            store.remove_temporary_files()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_journal_whose_closing_fails_is_closed(tmp_path):
+    """logging closes its handlers again when Python ends."""
+
+    def fail_to_close(operation):
+        if operation.call == "close":
+            fail(errno.EIO)(operation)
+
+    with watched(tmp_path, fail_to_close):
+        journal = Journal(tmp_path / "log")
+        journal.append("text")
+        with pytest.raises(OutputError, match="Input/output error"):
+            journal.close()
+        journal.close()
