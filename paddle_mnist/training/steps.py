@@ -26,6 +26,7 @@ from paddle_mnist.nn.losses import (
     label_weight,
     reduction_of,
     summed_nll,
+    usable_labels,
 )
 from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.batch_errors import reraise
@@ -136,6 +137,7 @@ class SupervisedStep:
 
 def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` if a loss of Paddle's is not over the samples."""
+    labels = usable_labels(loss, outputs, labels)
     is_sum = has_ignored_nll(loss, labels)
     value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
     count = label_weight(loss, labels)  # after the loss, which raises for invalid labels
