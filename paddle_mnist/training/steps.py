@@ -53,7 +53,11 @@ class SupervisedStep:
     A net may have a method `fused_loss(loss, labels, *inputs)`, which computes the loss together
     with the outputs: it returns (mean loss [], outputs), or None to be called as other nets are.
     The graph of the loss ends at the net's parameters; the outputs do not need one.
+
+    inputs: (attribute) how many the model takes, once the first batch has been tried.
     """
+
+    inputs: Optional[int] = None
 
     def __init__(
         self,
