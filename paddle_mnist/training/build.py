@@ -5,6 +5,7 @@ import logging
 import paddle
 
 from paddle_mnist.checkpoint.saving import Saving
+from paddle_mnist.data.external import own_batch_size
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.parallel.world import join
@@ -17,6 +18,7 @@ from paddle_mnist.training.description import as_yaml, compared, describe_run
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.initial_state import restored
 from paddle_mnist.training.parts import new_training, shards_per_step
+from paddle_mnist.training.trained_model import BATCH_SIZE
 
 log = logging.getLogger("paddle_mnist")
 
@@ -35,6 +37,7 @@ def build_training(arguments: FitArguments) -> Training:
         with restored(data_snapshot(training.extra.data)):
             _try_first_batches(training)
             description = describe_run(training)
+    _check_batch_sizes(training)
     _check_saving(training)
     training.compared = compared(training, description)
     # Not the caller's code: it may refer to the rank of its process.
@@ -70,6 +73,24 @@ def _try_first_batches(training: Training) -> None:
     monitor, _ = arguments.monitored
     if training.tags and monitor not in training.tags:
         raise ConfigError(unknown_name("monitor", monitor, training.tags))
+
+
+def _check_batch_sizes(training: Training) -> None:
+    """Raise ConfigError in a new run if a batch size differs from that of each loader."""
+    arguments, evaluating = training.arguments, training.arguments.evaluating
+    if training.run.checkpoints.all() and not arguments.fresh:  # of version 1.0, for example
+        return
+    given = arguments.batch_size if arguments.batch_size != BATCH_SIZE else None
+    for name, size, data in (
+        ("batch_size", given, [arguments.train]),
+        ("Evaluating: batch_size", evaluating.batch_size, [*arguments.splits.values()]),
+    ):
+        own = {*map(own_batch_size, data)}
+        if size and own and own.isdisjoint({None, size}):
+            raise ConfigError(
+                f"{name} is {size}, but the data are a {type(data[0]).__name__} with batches of "
+                f"{own.pop()}; leave {name} out, or make the batches of {size}"
+            )
 
 
 def _check_saving(training: Training) -> None:

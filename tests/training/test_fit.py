@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import paddle
 import pytest
+import yaml
 from fit_rows import (
     SAMPLES,
     Points,
@@ -29,7 +30,7 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 from stateful_rows import CenterLoss
 
-from paddle_mnist import Callback, Loading, ResumableBatchSampler
+from paddle_mnist import BatchLoader, Callback, Loading, ResumableBatchSampler
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 
@@ -134,6 +135,22 @@ REFUSED = {
     "monitor: no mode": ({"monitor": "valid/f1"}, "set mode='min' or mode='max'"),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
+    "batch_size: another than the loader's": (
+        {"train": loader(batch_size=4), "batch_size": 64},
+        "batch_size is 64, but the data are a DataLoader with batches of 4; leave batch_size out",
+    ),
+    "batch_size: another than a sampler's": (
+        {"train": loader(batch_sampler=ResumableBatchSampler(Points(), 4))},
+        "batch_size is 8, but the data are a DataLoader with batches of 4",
+    ),
+    "batch_size: another than a BatchLoader's": (
+        {"train": BatchLoader(Points(), 4)},
+        "batch_size is 8, but the data are a BatchLoader with batches of 4",
+    ),
+    "eval_batch_size": (
+        {"valid": loader(batch_size=4), "eval_batch_size": 5},
+        "Evaluating: batch_size is 5, but the data are a DataLoader with batches of 4",
+    ),
     "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between shards"),
     "keep_best": ({"early_stop_patience": 2, "keep_best": False}, "keep_best is off"),
     "save_every_epochs": ({"train": Iterable(), "save_every_epochs": 0}, "every_epochs is 0"),
@@ -297,6 +314,18 @@ def shuffled_by_epoch():
 
 def resumable():
     return loader(batch_sampler=ResumableBatchSampler(Points(), batch_size=8, seed=5))
+
+
+def test_fit_loader_records_its_own_batch_size(tmp_path):
+    """32 is the default of `fit`, so that it may be that of datasets to evaluate alone."""
+    for evaluated, is_given in ((32, {}), (5, {"eval_batch_size": 5})):
+        train(ROW, tmp_path, train=loader(batch_size=8), batch_size=32, fresh=True, **is_given)
+        config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+        sizes = [config["batch_size"], config["data"]["batch_size"], config["eval_batch_size"]]
+        assert sizes == [8, 8, evaluated]
+    other = {"train": loader(batch_size=11), "batch_size": 32, **is_given}
+    with pytest.raises(ConfigError, match=r"data.batch_size: 8 in the run, 11 now"):
+        train(ROW, tmp_path, **other)
 
 
 def noisy():
