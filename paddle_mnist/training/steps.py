@@ -79,6 +79,7 @@ class SupervisedStep:
             isinstance(loss, CrossEntropy) or is_cross_entropy(loss) or self.is_elementwise
         )
         self._warned_of_shapes = False
+        self._undefined: set[str] = set()  # metrics, of which a line says so
         self.metrics = metrics or {}
         self.autocast = autocast
 
@@ -114,6 +115,13 @@ class SupervisedStep:
                 value = metric(outputs, labels)
             if value is not None:
                 values[name] = value
+            elif name not in self._undefined:
+                self._undefined.add(name)
+                log.info(
+                    "the metric %r is None for a batch, which does not count for it; expected a "
+                    "number, except where it is undefined",
+                    name,
+                )
         return values
 
     def _check_shapes(self, outputs: Any, labels: Any) -> None:

@@ -155,6 +155,10 @@ REFUSED = {
     "keep_best": ({"early_stop_patience": 2, "keep_best": False}, "keep_best is off"),
     "save_every_epochs": ({"train": Iterable(), "save_every_epochs": 0}, "every_epochs is 0"),
     "eval_every_steps": ({"train": Iterable(), "eval_every_steps": 2}, "save inside epochs"),
+    "visualdl": (
+        {"visualdl": ["scalars", "images", "graph"]},
+        "VisualDL: pages has images, graph, which fit does not write, and no callback does",
+    ),
     "save_every_steps": ({"train": Iterable(), "save_every_steps": 2}, "save inside epochs"),
     "early stopping": ({"early_stop_patience": 2, "valid": None}, "nothing is evaluated"),
     "nprocs: lambdas": ({"nprocs": 2, "model": lambda: 3}, "model cannot be sent"),
@@ -208,6 +212,13 @@ def test_fit_second_training_at_a_time_raises(tmp_path):
 
     train(ROW, tmp_path / "one", callbacks=[StopsAt(3, in_a_thread)])
     assert len(refusals) == 1 and "another fit is running in this process" in refusals[0]
+
+
+def test_fit_metric_that_is_undefined_is_logged_once(tmp_path, lines):
+    metrics = {"never": lambda outputs, labels: None, "acc": paddle.metric.Accuracy()}
+    assert set(train(ROW, tmp_path, metrics=metrics).metrics) == {"valid/loss", "valid/acc"}
+    (line,) = (line for line in lines() if "None" in line)
+    assert line.startswith("the metric 'never' is None for a batch")
 
 
 # When it saves, and when it ends
