@@ -37,7 +37,7 @@ def build_training(arguments: FitArguments) -> Training:
         with restored(data_snapshot(training.extra.data)):
             _try_first_batches(training)
             description = describe_run(training)
-    _check_batch_sizes(training)
+    _check_batch_size(training)
     _check_saving(training)
     training.compared = compared(training, description)
     # Not the caller's code: it may refer to the rank of its process.
@@ -75,22 +75,16 @@ def _try_first_batches(training: Training) -> None:
         raise ConfigError(unknown_name("monitor", monitor, training.tags))
 
 
-def _check_batch_sizes(training: Training) -> None:
-    """Raise ConfigError in a new run if a batch size differs from that of each loader."""
-    arguments, evaluating = training.arguments, training.arguments.evaluating
-    if training.run.checkpoints.all() and not arguments.fresh:  # of version 1.0, for example
-        return
-    given = arguments.batch_size if arguments.batch_size != BATCH_SIZE else None
-    for name, size, data in (
-        ("batch_size", given, [arguments.train]),
-        ("Evaluating: batch_size", evaluating.batch_size, [*arguments.splits.values()]),
-    ):
-        own = {*map(own_batch_size, data)}
-        if size and own and own.isdisjoint({None, size}):
-            raise ConfigError(
-                f"{name} is {size}, but the data are a {type(data[0]).__name__} with batches of "
-                f"{own.pop()}; leave {name} out, or make the batches of {size}"
-            )
+def _check_batch_size(training: Training) -> None:
+    """Raise ConfigError in a new run if the batch size is not the loader's."""
+    arguments, size = training.arguments, training.arguments.batch_size
+    is_new = arguments.fresh or not training.run.checkpoints.all()  # not of version 1.0
+    own = own_batch_size(arguments.train)
+    if own and is_new and size not in (own, BATCH_SIZE):
+        raise ConfigError(
+            f"batch_size is {size}, but the data are a {type(arguments.train).__name__} with "
+            f"batches of {own}; leave batch_size out, or make the batches of {size}"
+        )
 
 
 def _check_saving(training: Training) -> None:

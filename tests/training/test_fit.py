@@ -30,7 +30,7 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 from stateful_rows import CenterLoss
 
-from paddle_mnist import BatchLoader, Callback, Loading, ResumableBatchSampler
+from paddle_mnist import BatchLoader, Callback, Loading, ResumableBatchSampler, fit
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 
@@ -147,10 +147,6 @@ REFUSED = {
         {"train": BatchLoader(Points(), 4)},
         "batch_size is 8, but the data are a BatchLoader with batches of 4",
     ),
-    "eval_batch_size": (
-        {"valid": loader(batch_size=4), "eval_batch_size": 5},
-        "Evaluating: batch_size is 5, but the data are a DataLoader with batches of 4",
-    ),
     "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between shards"),
     "keep_best": ({"early_stop_patience": 2, "keep_best": False}, "keep_best is off"),
     "save_every_epochs": ({"train": Iterable(), "save_every_epochs": 0}, "every_epochs is 0"),
@@ -195,6 +191,26 @@ def test_fit_wrong_argument_raises_before_anything_is_written(wrong, tmp_path):
     assert message in str(refusal.value)
     assert error is DeviceError or "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("num_workers", "pass loading=Loading(num_workers=2)"),
+        ("save_every_steps", "pass saving=Saving(every_steps=2)"),
+        ("keep_last", "pass saving=Saving(keep_last=2)"),
+        ("early_stop_patience", "pass callbacks=[EarlyStopping(patience=2)]"),
+        ("init_from", "pass start=StartFrom(path=2, weights_only=True)"),
+        ("grad_clip", "it belongs to the optimizer, as in paddle.optimizer.Adam(..., grad_clip="),
+        ("epoch", "did you mean 'epochs'?"),
+        ("colour", "help(fit) lists them"),
+    ],
+)
+def test_fit_unknown_argument_raises_with_what_to_write(name, hint):
+    with pytest.raises(TypeError) as refusal:
+        fit(perceptron, Points(), optimizer=momentum, epochs=1, output="unused", **{name: 2})
+    expected = f"fit() got an unexpected keyword argument {name!r}; {hint}"
+    assert str(refusal.value).startswith(expected)
 
 
 def test_fit_second_training_at_a_time_raises(tmp_path):
