@@ -300,7 +300,7 @@ class FitArguments(Options):
         Raises ConfigError if mode is missing for a metric whose name does not imply it.
         """
         monitor = self.monitor or f"{next(iter(self.splits), 'valid')}/loss"
-        mode, name = self.mode, monitor.rpartition("/")[2]
+        mode, name = self.mode, monitor.rpartition("/")[2].partition("_top")[0].lower()
         if mode is None and name in LOWEST_IS_BEST:
             mode = "min"
         if mode is None and name in HIGHEST_IS_BEST:

@@ -21,7 +21,7 @@ from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.nn.layers import evaluation_mode
-from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.batch_errors import labels_checked, located
 from paddle_mnist.training.callbacks import rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
 from paddle_mnist.training.steps import Step, SupervisedStep, run_step, step_outputs
@@ -131,7 +131,7 @@ def _first_shard(
     place = located([shard], loader, 0, 0, data)
     undone = restored(_initial_state(model, extra))
     explains = explained(shard.batch, f"the first batch of {split}" if split else "the first batch")
-    with rehearsing(), place, undone, explains:
+    with rehearsing(), place, undone, explains, labels_checked():
         yield shard
 
 

@@ -13,7 +13,7 @@ import paddle
 from paddle import nn
 from paddle.metric import Metric
 
-from paddle_mnist.data.structures import explained
+from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import Gathered, MetricFunction, metric_functions
@@ -75,9 +75,8 @@ class SupervisedStep:
             layers = loss.sublayers(include_self=True)
             self._switched = [layer for layer in layers if layer.training]
         self.is_elementwise = is_elementwise(loss)
-        self.has_known_mean = (
-            isinstance(loss, CrossEntropy) or is_cross_entropy(loss) or self.is_elementwise
-        )
+        self.is_cross_entropy = isinstance(loss, CrossEntropy) or is_cross_entropy(loss)
+        self.has_known_mean = self.is_cross_entropy or self.is_elementwise
         self._warned_of_shapes = False
         self._undefined: set[str] = set()  # metrics, of which a line says so
         self.metrics = metrics or {}
@@ -135,6 +134,11 @@ class SupervisedStep:
                 f"{name} compares outputs {shapes[0]} with labels {shapes[1]} element by element, "
                 "and Paddle would broadcast them to one shape; expected equal shapes: make the "
                 f"labels {shapes[0][1:]}, or reshape the outputs"
+            )
+        if self.is_cross_entropy and labels.is_floating_point() and shapes[0] != shapes[1]:
+            raise DataError(
+                f"the labels of a cross-entropy are {describe_batch(labels)}; expected whole "
+                f"numbers, int64, or shares of the classes, {shapes[0]}"
             )
         is_column = bool(shapes[1]) and shapes[1][0] > 1 and shapes[0] == [*shapes[1], 1]
         if is_column and not self.has_known_mean and not self._warned_of_shapes:
@@ -228,6 +232,11 @@ def check_task(
     if (loss is None) == (step is None):
         both = "both are" if loss else "neither is"
         raise ConfigError(f"one of loss and step is expected, but {both} given")
+    named = {f"metrics[{name!r}]": metric for name, metric in (metrics or {}).items()}
+    for name, value in {"loss": loss, **named}.items():
+        if isinstance(value, type) and issubclass(value, (nn.Layer, Metric)):
+            kind = value.__name__
+            raise ConfigError(f"{name} is the class {kind}; expected an instance, {kind}()")
     if step and metrics:
         raise ConfigError("metrics belong to loss; a step returns its own beside the loss")
     if loss and reduction_of(loss) == "sum":

@@ -17,6 +17,7 @@ from fit_rows import (
     StopsAt,
     TextNet,
     Texts,
+    TwoHeads,
     bits,
     history,
     momentum,
@@ -30,7 +31,7 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 from stateful_rows import CenterLoss
 
-from paddle_mnist import BatchLoader, Callback, Loading, ResumableBatchSampler, fit
+from paddle_mnist import BatchLoader, Callback, Loading, Mean, ResumableBatchSampler, fit
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 
@@ -80,6 +81,10 @@ def step(model, batch):
     return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
 
+def hits(outputs, labels):
+    return Mean((outputs.argmax(axis=1) == labels.flatten()).sum(), len(labels))
+
+
 def loss_failing(outputs, labels):
     raise KeyError("weight")
 
@@ -112,6 +117,11 @@ REFUSED = {
     "loss and step": ({"step": step}, "one of loss and step is expected"),
     "loss: error": ({"loss": loss_failing}, "fails with KeyError: 'weight'"),
     "loss: one a sample": ({"loss": lambda outputs, labels: outputs.sum(axis=1)}, "shape [8]"),
+    "loss: a class": ({"loss": nn.CrossEntropyLoss}, "expected an instance, CrossEntropyLoss()"),
+    "loss: several outputs": (
+        {"model": TwoHeads},
+        "the model's output is a tuple, and the labels are a Tensor; choose one output, as in",
+    ),
     "loss: no gradient": ({"loss": lambda outputs, _: outputs.detach().mean()}, "gradient"),
     "step": ({**NO_LOSS, "step": lambda model, batch: {"acc": 1.0}}, "a dict of acc"),
     "metrics: a list": ({"metrics": [paddle.metric.Accuracy()]}, "metrics is a list"),
@@ -119,6 +129,10 @@ REFUSED = {
         {"metrics": {"own": metric_failing}},
         "the metric 'own' fails with IndexError: index 99 is out of bounds for axis 1 with size 3; "
         "it got (float32 [8, 3], int64 [8, 1])",
+    ),
+    "metrics: a class": (
+        {"metrics": {"acc": paddle.metric.Accuracy}},
+        "metrics['acc'] is the class Accuracy; expected an instance, Accuracy()",
     ),
     "metrics: Auc": ({"metrics": {"auc": paddle.metric.Auc()}}, "expected probabilities [N, 2]"),
     "metrics: with a step": ({"step": step, "loss": None}, "metrics belong to loss"),
@@ -132,7 +146,7 @@ REFUSED = {
     "saving": ({"saving": Loading()}, "expected a paddle_mnist.Saving"),
     "mode": ({"mode": "max"}, "mode is 'max' without monitor"),
     "monitor": ({"monitor": "valid/ac", "mode": "max"}, "did you mean 'valid/acc'?"),
-    "monitor: no mode": ({"monitor": "valid/f1"}, "set mode='min' or mode='max'"),
+    "monitor: no mode": ({"monitor": "valid/error"}, "set mode='min' or mode='max'"),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
     "batch_size: another than the loader's": (
@@ -162,6 +176,18 @@ REFUSED = {
 }
 
 
+class Labelled(Points):
+    """Points whose labels are of another kind."""
+
+    def __init__(self, convert):
+        super().__init__()
+        self.convert = convert
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, self.convert(label)
+
+
 class Torn(Points):
     def __getitem__(self, index):
         raise DataError("image 3 is torn")
@@ -172,6 +198,16 @@ REFUSED_WITH = {
         {"train": Points(noise=float("nan")), "model": lambda: nn.Linear(6, 3)},
         DataError,
         "numbers that are not finite",
+    ),
+    "labels: text": (
+        {"train": Labelled(str)},
+        ConfigError,
+        "the labels are a list; number the classes from 0",
+    ),
+    "labels: floats": (
+        {"train": Labelled(np.float32)},
+        DataError,
+        "the labels of a cross-entropy are float32 [8, 1]; expected whole numbers, int64, or",
     ),
     "too few samples": ({"drop_last": True, "batch_size": 40}, DataError, "have no batches"),
     "no data": ({"train": list}, DataError, "have no batches"),
@@ -228,6 +264,22 @@ def test_fit_second_training_at_a_time_raises(tmp_path):
 
     train(ROW, tmp_path / "one", callbacks=[StopsAt(3, in_a_thread)])
     assert len(refusals) == 1 and "another fit is running in this process" in refusals[0]
+
+
+def test_fit_monitor_of_several_k_is_the_highest(tmp_path):
+    metrics = {"acc": paddle.metric.Accuracy(topk=(1, 2)), "mIoU": lambda *_: 0.5, "F1": hits}
+    for monitor in ("valid/acc_top1", "valid/mIoU", "valid/F1"):
+        train(ROW, tmp_path, metrics=metrics, monitor=monitor, epochs=1, fresh=True)
+        config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+        assert (config["monitor"], config["mode"]) == (monitor, "max")
+
+
+def test_fit_resumed_at_the_end_of_an_epoch_logs_no_speed_of_no_step(tmp_path, lines):
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path, callbacks=[StopsAt(5, stop)])
+    train(ROW, tmp_path)
+    assert not any("ips 0 " in line for line in lines())
+    assert history(tmp_path, "train/loss")[0] == [3, 5, 6, 9, 10]
 
 
 def test_fit_metric_that_is_undefined_is_logged_once(tmp_path, lines):
