@@ -9,7 +9,8 @@ from typing import Any, Optional
 
 MODES = ("max", "min")  # which value of the monitored metric is the best
 # Metrics whose names show which value is the best; for others, `mode` must be given.
-LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
+LOWEST_IS_BEST = ("loss",)
+HIGHEST_IS_BEST = ("acc", "accuracy", "auc", "f1", "iou", "map", "miou", "precision", "recall")
 
 
 @dataclass

@@ -237,6 +237,13 @@ def open_loader(
     return ExternalLoader(data, seed)
 
 
+def own_batch_size(data: Any) -> Optional[int]:
+    """Return the size of the batches that a loader makes; None for other data, or if unknown."""
+    if not isinstance(data, (BatchLoader, paddle.io.DataLoader)):
+        return None
+    return data.batch_size or getattr(getattr(data, "batch_sampler", None), "batch_size", None)
+
+
 def as_loader(batches: Any) -> Loader:
     """Return a loader of ready batches, without seeding any generator.
 

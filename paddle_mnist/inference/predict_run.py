@@ -1,5 +1,6 @@
 """Predict with the weights that a run has trained, for any net, which the caller builds."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -34,15 +35,17 @@ def predict_run(
     weights, model, run: see `load_model`.
     data: a dataset, or anything else that `fit` takes as `valid`, such as a list of samples.
     forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
-        labels) or (input, input, ..., labels) as in training; the labels are not used.
+        labels) or (input, input, ..., labels) as in training; the labels are not used. If the run
+        was trained with `loss`, they may be missing.
     batch_size: by default the run's. collate_fn, num_workers: see `fit`.
 
     Returns a NumPy array [N, ...] in the order of the data, or several in a tuple, list or dict if
     the model returns one. They must fit into memory. Computes on Paddle's current device.
     Raises ConfigError, DataError and CheckpointError.
     """
-    forward = forward or _forward
     trained = load_trained(weights, model, run)
+    inputs = trained.weights.manifest.get("inputs")
+    forward = forward or functools.partial(_forward, inputs=inputs)
     loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
     net, outputs = trained.model, []
     with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
@@ -56,16 +59,23 @@ def predict_run(
     return _joined(outputs)
 
 
-def _forward(model: nn.Layer, batch: Any) -> Any:
-    if isinstance(batch, paddle.Tensor):
-        return model(batch)
-    if not isinstance(batch, (tuple, list)) or not batch:
+def _forward(model: nn.Layer, batch: Any, inputs: Optional[int]) -> Any:
+    """Call the model on a batch. inputs: how many it takes, if the run has recorded that."""
+    values = [batch] if isinstance(batch, paddle.Tensor) else batch
+    if not isinstance(values, (tuple, list)) or not values:
         raise DataError(
             f"a batch is a {type(batch).__name__}; expected the input, or (inputs, labels); for "
             "another structure give forward, a function (model, batch) -> outputs"
         )
-    inputs = batch[:-1] or batch  # without the labels
-    return model(*inputs)
+    if inputs is None:
+        inputs = max(1, len(values) - 1)  # without the labels
+    if len(values) - inputs not in (0, 1):
+        raise DataError(
+            f"the number of values in a batch is {len(values)}, and the net was trained with "
+            f"{inputs} inputs; expected {inputs}, or one more for the labels; for another "
+            "structure give forward, a function (model, batch) -> outputs"
+        )
+    return model(*values[:inputs])
 
 
 def _as_array(output: Any) -> np.ndarray:

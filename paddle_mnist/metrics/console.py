@@ -34,6 +34,8 @@ class LogWriter(Writer):
         step = f"step {state.step}{_of(self.total_steps)}"
         splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
         for split in splits:
+            if split == "train" and not values.get("speed/ips", 1):
+                continue  # of steps before a resume, which has timed none
             line = f"{epoch} {step}"
             if split == "train" and LEARNING_RATE in values:  # a callback may have a loss, too
                 log.info(f"{line} {_training_metrics(values)}{self._eta(state, values)}")

@@ -1,6 +1,7 @@
 """Convert `paddle.metric`s to sums, or gather outputs for metrics that need all of them at once."""
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
@@ -12,6 +13,8 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.metrics.sums import Mean, Sums
 from paddle_mnist.system.arrays import as_array
+
+log = logging.getLogger("paddle_mnist")
 
 # A metric of a batch: its mean over the samples, or a metric that adds up; None: undefined.
 MetricValue = Union[int, float, np.generic, paddle.Tensor, BatchMetric, None]
@@ -114,12 +117,27 @@ def metric_functions(
             functions.update(_adapted(name, metric))
         elif callable(metric):
             functions[name] = metric
+            if _uses_sklearn(metric):
+                log.info(
+                    "the metric %r is of sklearn.metrics, and averaged over batches: exact only if "
+                    "it is a mean over samples; Gathered(...) computes it on all outputs at once",
+                    name,
+                )
         else:
             raise ConfigError(
                 f"the metric {name!r} is a {type(metric).__name__}; expected a paddle.metric, or "
                 "a function of (outputs, labels)"
             )
     return functions
+
+
+def _uses_sklearn(function: Any) -> bool:
+    """Return whether a function, or one that its code names, is of scikit-learn."""
+    inner = getattr(function, "func", function)  # of a partial
+    code = getattr(inner, "__code__", None)
+    used = [inner, *(inner.__globals__.get(name, name) for name in code.co_names)] if code else []
+    origins = (getattr(value, "__module__", getattr(value, "__name__", value)) for value in used)
+    return any(str(origin).partition(".")[0] == "sklearn" for origin in origins)
 
 
 def _adapted(name: str, metric: Metric) -> dict[str, MetricFunction]:

@@ -41,7 +41,7 @@ class CrossEntropy:
     def __call__(self, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
         if not self.label_smoothing:
             return F.cross_entropy(logits, labels, reduction="none").mean()
-        # F.cross_entropy(label_smoothing=...) fails on whole-number labels (Paddle 3.3.1, CPU).
+        # F.cross_entropy(label_smoothing=...) fails on labels [B, 1] (Paddle 3.3.1, CPU).
         shares = F.label_smooth(
             F.one_hot(labels.flatten(), logits.shape[-1]), epsilon=self.label_smoothing
         )
@@ -117,6 +117,18 @@ def summed_nll(loss: Loss, outputs: paddle.Tensor, labels: paddle.Tensor) -> pad
     ).sum()
 
 
+def usable_labels(loss: Loss, outputs: Any, labels: Any) -> Any:
+    """Return whole-number labels [N, 1] as [N] for a cross-entropy that smooths them.
+
+    Paddle's own only takes the latter (2.6.2 and 3.3.1). Returns any other labels unchanged.
+    """
+    options = _all_options(loss) if is_cross_entropy(loss) else {}
+    is_smoothed = options.get("label_smoothing") and isinstance(labels, paddle.Tensor)
+    if not is_smoothed or labels.is_floating_point() or labels.ndim != getattr(outputs, "ndim", 0):
+        return labels
+    return labels.squeeze(options["axis"])
+
+
 def _options(loss: Loss) -> Optional[dict[str, Any]]:
     """Return the options of a cross-entropy whose mean is not over the samples."""
     if not is_cross_entropy(loss):
@@ -129,7 +141,8 @@ def _options(loss: Loss) -> Optional[dict[str, Any]]:
 
 def _all_options(loss: Loss) -> dict[str, Any]:
     """Return the options of a cross-entropy."""
-    defaults = {"weight": None, "ignore_index": -100, "soft_label": False, "label_smoothing": 0.0}
+    defaults: dict[str, Any] = {"weight": None, "ignore_index": -100, "soft_label": False}
+    defaults |= {"label_smoothing": 0.0, "axis": -1}
     if isinstance(loss, nn.Layer):
         prefix = "_" if isinstance(loss, nn.NLLLoss) else ""
         given = {name: getattr(loss, f"{prefix}{name}", value) for name, value in defaults.items()}

@@ -17,8 +17,8 @@ from paddle_mnist.system.environment import usable_home
 INSTALL = """\
 Install one of the two, never both:
   CPU:  pip install paddlepaddle
-  GPU:  pip install paddlepaddle-gpu==2.6.2 "numpy<2"   (newer GPU builds for your CUDA: \
-https://www.paddlepaddle.org.cn/en/install/quick)"""
+  GPU:  the build for your CUDA, from https://www.paddlepaddle.org.cn/en/install/quick
+        (PyPI has an old one: pip install paddlepaddle-gpu==2.6.2 "numpy<2")"""
 INSTALL_XPU = """\
 Kunlun XPUs need the build paddlepaddle-xpu for your generation of chips, in place of paddlepaddle:
   https://www.paddlepaddle.org.cn/documentation/docs/zh/hardware_support/xpu/index_cn.html"""

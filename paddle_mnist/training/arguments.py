@@ -12,7 +12,7 @@ from paddle_mnist.checkpoint.mirror import check_mirror
 from paddle_mnist.checkpoint.names import usable_name
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, nearest_name
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.options import (
     Count,
@@ -300,7 +300,7 @@ class FitArguments(Options):
         Raises ConfigError if mode is missing for a metric whose name does not imply it.
         """
         monitor = self.monitor or f"{next(iter(self.splits), 'valid')}/loss"
-        mode, name = self.mode, monitor.rpartition("/")[2]
+        mode, name = self.mode, monitor.rpartition("/")[2].partition("_top")[0].lower()
         if mode is None and name in LOWEST_IS_BEST:
             mode = "min"
         if mode is None and name in HIGHEST_IS_BEST:
@@ -390,7 +390,24 @@ GROUPS: dict[str, type[Options]] = {
     "processes": Processes,
     "numerics": Numerics,
 }
+# How each group is passed to `fit`.
+OWNERS = {kind: f"{name}={{}}" for name, kind in GROUPS.items()}
+OWNERS |= dict.fromkeys(BUNDLED, "callbacks=[{}]")
+OF_OPTIMIZERS = ("grad_clip", "learning_rate", "lr", "momentum", "weight_decay")
 ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), *BUNDLED])
+
+
+def where_it_belongs(name: str, value: Any) -> str:
+    """Return what to write instead of an argument that `fit` does not have."""
+    for flat, entry in ENGINE_OPTIONS.items():
+        if name in (flat, entry.field.name) and entry.group in OWNERS:
+            values = {entry.field.name: value, **entry.implied}
+            words = ", ".join(f"{key}={value!r:.60}" for key, value in values.items())
+            return f"pass {OWNERS[entry.group]}".format(f"{entry.group.__name__}({words})")
+    if name in OF_OPTIMIZERS:
+        return f"it belongs to the optimizer, as in paddle.optimizer.Adam(..., {name}=...)"
+    nearest = nearest_name(name, [field.name for field in fields(FitArguments)])
+    return f"did you mean {nearest!r}?" if nearest else "help(fit) lists them"
 
 
 def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:

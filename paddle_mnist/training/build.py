@@ -5,6 +5,7 @@ import logging
 import paddle
 
 from paddle_mnist.checkpoint.saving import Saving
+from paddle_mnist.data.external import own_batch_size
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.parallel.world import join
@@ -17,6 +18,7 @@ from paddle_mnist.training.description import as_yaml, compared, describe_run
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.initial_state import restored
 from paddle_mnist.training.parts import new_training, shards_per_step
+from paddle_mnist.training.trained_model import BATCH_SIZE
 
 log = logging.getLogger("paddle_mnist")
 
@@ -35,6 +37,7 @@ def build_training(arguments: FitArguments) -> Training:
         with restored(data_snapshot(training.extra.data)):
             _try_first_batches(training)
             description = describe_run(training)
+    _check_batch_size(training)
     _check_saving(training)
     training.compared = compared(training, description)
     # Not the caller's code: it may refer to the rank of its process.
@@ -70,6 +73,18 @@ def _try_first_batches(training: Training) -> None:
     monitor, _ = arguments.monitored
     if training.tags and monitor not in training.tags:
         raise ConfigError(unknown_name("monitor", monitor, training.tags))
+
+
+def _check_batch_size(training: Training) -> None:
+    """Raise ConfigError in a new run if the batch size is not the loader's."""
+    arguments, size = training.arguments, training.arguments.batch_size
+    is_new = arguments.fresh or not training.run.checkpoints.all()  # not of version 1.0
+    own = own_batch_size(arguments.train)
+    if own and is_new and size not in (own, BATCH_SIZE):
+        raise ConfigError(
+            f"batch_size is {size}, but the data are a {type(arguments.train).__name__} with "
+            f"batches of {own}; leave batch_size out, or make the batches of {size}"
+        )
 
 
 def _check_saving(training: Training) -> None:

@@ -42,8 +42,7 @@ class EarlyStopping(Callback, Options):
     heading = "training"
 
     patience: Optional[Count] = option(
-        None,
-        "stop after N evaluations without improvement, with the best weights",
+        help="stop after N evaluations without improvement, with the best weights",
         flat="early_stop_patience",
         must_match=True,
     )
@@ -144,6 +143,7 @@ log = logging.getLogger("paddle_mnist")
 # The pages of the dashboard, and those that True stands for.
 PAGES_OF_TRUE = ("scalars", "histograms", "images", "figures", "text", "hparams")
 PAGES = (*PAGES_OF_TRUE, "curves", "embeddings", "graph")
+PAGES_OF_OTHERS = ("images", "curves", "embeddings", "graph")  # which callbacks write
 
 
 @dataclass(eq=False)
@@ -247,6 +247,13 @@ class VisualDL(Callback, Options):
         return self._board
 
     def check_training(self, training: Training) -> None:
+        other = [page for page in PAGES_OF_OTHERS if page in self.pages]
+        is_chosen = other and self.pages not in (PAGES_OF_TRUE, PAGES)
+        if is_chosen and all(type(callback) in BUNDLED for callback in training.callbacks):
+            raise ConfigError(
+                f"VisualDL: pages has {', '.join(other)}, which fit does not write, and no "
+                "callback does; leave them out, or pass a callback that uses VisualDL.board"
+            )
         if not {"images", "figures"}.isdisjoint(self.pages):
             require_zlib("images and figures on the dashboard")
 

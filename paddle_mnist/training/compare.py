@@ -19,7 +19,7 @@ from paddle_mnist.training.arguments import (
     compared_defaults,
 )
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.description import LABELS, SAMPLES, flattened
+from paddle_mnist.training.description import BATCH_SIZE, LABELS, SAMPLES, flattened
 
 log = logging.getLogger("paddle_mnist")
 
@@ -27,9 +27,10 @@ log = logging.getLogger("paddle_mnist")
 START_FIELDS = ("init_from", "incremental_from")
 MAX_LINES = 20  # of a diff
 DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # `fit` describes them
+EVAL_EVERY = ("eval_every_epochs", "eval_every_steps")  # only count for some callbacks
 # Values that are only compared if both runs have them: Paddle's objects have other entries in other
-# versions, a new metric is just evaluated, and the last two only count for some callbacks.
-OPTIONAL = ("optimizer", "schedule", "metrics", "eval_every_epochs", "eval_every_steps")
+# versions, a new metric is just evaluated, and a loader has a batch size of its own.
+OPTIONAL = ("optimizer", "schedule", "metrics", *EVAL_EVERY, BATCH_SIZE)
 # Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
 # `must_match`.
 FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
@@ -169,17 +170,17 @@ def _is_among(name: str, names: Collection[str]) -> bool:
 
 def _is_optional(name: str) -> bool:
     """Return whether a value is only compared if both runs have it."""
-    return _is_among(name, OPTIONAL) or _is_hash_of(name, LABELS)
+    return _is_among(name, OPTIONAL) or _is_of_data(name, LABELS, BATCH_SIZE)
 
 
-def _is_hash_of(name: str, *parts: str) -> bool:
-    """Return whether a value is a hash by `describe_data` of a dataset's `parts`."""
+def _is_of_data(name: str, *parts: str) -> bool:
+    """Return whether a value is one of these entries of `describe_data`."""
     return name.partition(".")[0] in ("data", "valid") and name.rpartition(".")[2] in parts
 
 
 def _are_samples(names: Collection[str]) -> bool:
     """Return whether all changed values are hashes of samples and labels."""
-    return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
+    return all(_is_of_data(name, SAMPLES, LABELS) for name in names)
 
 
 def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: bool) -> str:
@@ -191,7 +192,7 @@ def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: b
     remedies = [*new_run] or ["keep its values"]
     reason = ""
     # No override for other labels of the same samples: the net would have to unlearn.
-    are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)
+    are_permuted = _are_samples(changed) and any(_is_of_data(name, LABELS) for name in changed)
     if "batch_size" in changed:
         reason = ": a run keeps its batch size"  # it determines the steps of an epoch
     elif has_other_steps:

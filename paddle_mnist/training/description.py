@@ -16,6 +16,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.run import FIT, TRAINED_WITH
 from paddle_mnist.data.collate import read_samples
+from paddle_mnist.data.external import own_batch_size
 from paddle_mnist.data.loader import known_length
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.structures import leaves
@@ -45,7 +46,8 @@ OTHER_ATTRIBUTES = {
 # Attributes of Paddle's layers that a call may change, with the device for example.
 MAY_CHANGE = ("training", "_use_cudnn", "could_use_cudnn", "_op_type", "_device")
 
-SAMPLES, LABELS = "samples", "labels"  # the entries of `describe_data` that hash them
+# Entries of `describe_data`: two hashes, and the size of the batches that a loader makes.
+SAMPLES, LABELS, BATCH_SIZE = "samples", "labels", "batch_size"
 
 Plain = Union[bool, int, float, str, None]
 
@@ -163,7 +165,8 @@ def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
         return {"length": length, "fingerprint": str(value)}
     is_iterable = isinstance(data, paddle.io.IterableDataset)
     if is_iterable or not hasattr(data, "__getitem__") or not length:
-        return {"length": length, "class": type(data).__name__}
+        kind, batch_size = type(data).__name__, own_batch_size(data)
+        return {"length": length, "class": kind, BATCH_SIZE: batch_size}
     hash_samples = functools.partial(_hash_samples, data, seed)
     places = [sorted({0, length // 2, length - 1})]
     with generators_restored():
@@ -295,6 +298,8 @@ def compared(training: Training, description: Mapping[str, Any]) -> dict[str, An
         name: value for name, value in must_match.items() if (name, value) != (CODE, True)
     }
     values = {**flattened(description), **compared_values(arguments.groups)}
+    if own_batch_size(arguments.train):  # which is compared with the data
+        del values[BATCH_SIZE]
     values["name"] = training.run.name
     if arguments.valid is not None:
         values |= dict(zip(("monitor", "mode"), arguments.monitored))
@@ -312,6 +317,9 @@ def as_yaml(training: Training, description: Mapping[str, Any]) -> str:
         for name, value in flat_values(arguments.groups).items()
         if name not in ("resume", "override")
     }
+    if own := own_batch_size(arguments.train):  # the other is that of datasets to evaluate
+        options["eval_batch_size"] = options["eval_batch_size"] or options[BATCH_SIZE]
+        options[BATCH_SIZE] = own
     entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
     entries |= {name: value for name, value in training.compared.items() if "." not in name}
     entries |= _as_json({**(arguments.must_match or {}), **description})

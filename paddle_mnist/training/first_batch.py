@@ -21,10 +21,10 @@ from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.nn.layers import evaluation_mode
-from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.batch_errors import labels_checked, located
 from paddle_mnist.training.callbacks import rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
-from paddle_mnist.training.steps import Step, run_step, step_outputs
+from paddle_mnist.training.steps import Step, SupervisedStep, run_step, step_outputs
 
 log = logging.getLogger("paddle_mnist")
 
@@ -80,6 +80,8 @@ def try_first_batch(
             )
         if is_divided:
             _check_mean(step, model, shard.batch, is_low_precision)
+    if isinstance(step, SupervisedStep):
+        step.inputs = len(shard.batch) - 1
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
         raise ConfigError(
@@ -129,7 +131,7 @@ def _first_shard(
     place = located([shard], loader, 0, 0, data)
     undone = restored(_initial_state(model, extra))
     explains = explained(shard.batch, f"the first batch of {split}" if split else "the first batch")
-    with rehearsing(), place, undone, explains:
+    with rehearsing(), place, undone, explains, labels_checked():
         yield shard
 
 
@@ -176,14 +178,17 @@ def _check_mean(
 
     split: the name of the data to evaluate; None for training steps that are divided.
     Raises ConfigError if the loss of a training step is not a mean over samples; for the loss of a
-    split, warns.
+    split, warns. Also checks a split's in a third of the batch and the rest, since halves may have
+    equal numbers of what the loss is a mean over.
     """
-    halves = None if getattr(step, "has_known_mean", False) else _halves(batch)
-    if halves is None:
+    if getattr(step, "has_known_mean", False):
+        return
+    parts = [*_parts(batch, 2), *(_parts(batch, 3) if split else [])]
+    if not parts:
         return
     try:
         with evaluation_mode(model), paddle.no_grad():
-            seeded = [(batch, 0), (batch, 1), *((half, 0) for half in halves)]
+            seeded = [(batch, 0), (batch, 1), *((part, 0) for part in parts)]
             losses, counts = np.array(
                 [_loss(step, model, *seeded_batch) for seeded_batch in seeded]
             ).T
@@ -192,7 +197,7 @@ def _check_mean(
     except Exception as error:  # a step may need whole batches, or training mode
         log.info(
             "whether the loss is a mean over samples is not checked: in evaluation mode, or on "
-            "half a batch, it fails with %s",
+            "part of a batch, it fails with %s",
             summary(error),
         )
         return
@@ -203,18 +208,21 @@ def _check_mean(
         level = logging.INFO if split else logging.WARNING
         log.log(level, "the loss of %s is 0, which does not show what it is a mean over", name)
         return
-    whole, again, *of_halves = losses
-    mean = np.average(of_halves, weights=counts[2:])
+    whole, again = losses[:2]
+    pairs = [slice(start, start + 2) for start in range(2, len(losses), 2)]
+    means = [np.average(losses[pair], weights=counts[pair]) for pair in pairs]
+    mean, pair = max(zip(means, pairs), key=lambda entry: abs(entry[0] - whole))
+    of_parts = losses[pair]
     tolerance = LOW_PRECISION_TOLERANCE if is_low_precision else TOLERANCE
     allowed = tolerance * abs(losses).max() + 1e-7
     if abs(whole - again) > allowed or abs(mean - whole) <= allowed:
         return
-    # If the loss of a half is 0, sum and mean cannot be told apart.
-    is_sum = all(of_halves) and abs(sum(of_halves) - whole) <= allowed
+    # If the loss of a part is 0, sum and mean cannot be told apart.
+    is_sum = all(of_parts) and abs(sum(of_parts) - whole) <= allowed
     what = "a sum" if is_sum else f"not the mean over the samples, {mean:.4g}"
-    values = " and ".join(f"{value:.4g}" for value in of_halves)
+    values = " and ".join(f"{value:.4g}" for value in of_parts)
     problem = (
-        f"the loss of {name} is {whole:.4g}, of its halves {values}: it is {what}, so its value "
+        f"the loss of {name} is {whole:.4g}, of two parts {values}: it is {what}, so its value "
         "depends on how the samples are divided into batches"
     )
     if not split:
@@ -233,17 +241,17 @@ def _loss(step: Step, model: nn.Layer, batch: Any, seed: int) -> tuple[float, fl
     return as_float(outputs.loss), samples if outputs.count is None else outputs.count
 
 
-def _halves(batch: Any) -> Optional[list[Any]]:
-    """Return the two halves of a batch; None if it cannot be divided by samples."""
+def _parts(batch: Any, divisor: int) -> list[Any]:
+    """Return a half, a third, ... of a batch and the rest; none if it has no such samples."""
     size = num_samples(batch)
 
     def has_no_rows(leaf: Any) -> bool:
         return isinstance(leaf, (str, bytes)) or list(getattr(leaf, "shape", [size]))[:1] != [size]
 
-    if size < 2 or any(map(has_no_rows, leaves(batch))):
-        return None
+    if size < divisor or any(map(has_no_rows, leaves(batch))):
+        return []
 
     def rows(part: slice) -> Any:
         return mapped(batch, lambda leaf: leaf[part] if hasattr(leaf, "shape") else leaf)
 
-    return [rows(slice(0, size // 2)), rows(slice(size // 2, size))]
+    return [rows(slice(0, size // divisor)), rows(slice(size // divisor, size))]

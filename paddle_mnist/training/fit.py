@@ -1,6 +1,7 @@
 """`fit`: train any net on any data, in a run directory."""
 
 import contextlib
+import functools
 import logging
 import multiprocessing
 import sys
@@ -8,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, TypeVar, Union, cast
 
 import paddle
 from paddle import nn
@@ -27,7 +28,7 @@ from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.environment import descriptors_open, usable_home
-from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom
+from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom, where_it_belongs
 from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.compare import code_comparison
@@ -54,6 +55,23 @@ log = logging.getLogger("paddle_mnist")
 _running = threading.Lock()  # held while fit runs in this process
 
 
+Fit = TypeVar("Fit", bound=Callable[..., FitResult])
+
+
+def _explains_unknown(function: Fit) -> Fit:
+    """Make the TypeError for an unknown keyword argument say where it belongs."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> FitResult:
+        for name in kwargs.keys() - function.__annotations__.keys():
+            hint = where_it_belongs(name, kwargs[name])
+            raise TypeError(f"fit() got an unexpected keyword argument {name!r}; {hint}")
+        return function(*args, **kwargs)
+
+    return cast(Fit, call)
+
+
+@_explains_unknown
 def fit(
     model: Union[nn.Layer, Callable[[], nn.Layer]],
     train: Any,

@@ -24,6 +24,7 @@ from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.initialize import initialize, lineage, state_digest
 from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.resume import restore
+from paddle_mnist.training.steps import SupervisedStep
 
 log = logging.getLogger("paddle_mnist")
 
@@ -78,7 +79,7 @@ def resume_or_initialize(training: Training) -> None:
         run.write_config(training.config)
 
     world.run_on_main(prepare_run)
-    is_own = run.owns(checkpoint)
+    is_own, step = run.owns(checkpoint), training.step
     code = computed_by(training.model)
     if is_own:
         world.run_on_main(lambda: warn_of_other_code(origin, code))
@@ -94,6 +95,7 @@ def resume_or_initialize(training: Training) -> None:
         world_size=world.size,
         versions=versions(),
         seeding=SEEDING,
+        inputs=step.inputs if isinstance(step, SupervisedStep) else None,  # for `predict_run`
     )
 
 

@@ -13,7 +13,7 @@ import paddle
 from paddle import nn
 from paddle.metric import Metric
 
-from paddle_mnist.data.structures import explained
+from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import Gathered, MetricFunction, metric_functions
@@ -26,6 +26,7 @@ from paddle_mnist.nn.losses import (
     label_weight,
     reduction_of,
     summed_nll,
+    usable_labels,
 )
 from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.batch_errors import reraise
@@ -52,7 +53,11 @@ class SupervisedStep:
     A net may have a method `fused_loss(loss, labels, *inputs)`, which computes the loss together
     with the outputs: it returns (mean loss [], outputs), or None to be called as other nets are.
     The graph of the loss ends at the net's parameters; the outputs do not need one.
+
+    inputs: (attribute) how many the model takes, once the first batch has been tried.
     """
+
+    inputs: Optional[int] = None
 
     def __init__(
         self,
@@ -70,10 +75,10 @@ class SupervisedStep:
             layers = loss.sublayers(include_self=True)
             self._switched = [layer for layer in layers if layer.training]
         self.is_elementwise = is_elementwise(loss)
-        self.has_known_mean = (
-            isinstance(loss, CrossEntropy) or is_cross_entropy(loss) or self.is_elementwise
-        )
+        self.is_cross_entropy = isinstance(loss, CrossEntropy) or is_cross_entropy(loss)
+        self.has_known_mean = self.is_cross_entropy or self.is_elementwise
         self._warned_of_shapes = False
+        self._undefined: set[str] = set()  # metrics, of which a line says so
         self.metrics = metrics or {}
         self.autocast = autocast
 
@@ -109,6 +114,13 @@ class SupervisedStep:
                 value = metric(outputs, labels)
             if value is not None:
                 values[name] = value
+            elif name not in self._undefined:
+                self._undefined.add(name)
+                log.info(
+                    "the metric %r is None for a batch, which does not count for it; expected a "
+                    "number, except where it is undefined",
+                    name,
+                )
         return values
 
     def _check_shapes(self, outputs: Any, labels: Any) -> None:
@@ -123,6 +135,11 @@ class SupervisedStep:
                 "and Paddle would broadcast them to one shape; expected equal shapes: make the "
                 f"labels {shapes[0][1:]}, or reshape the outputs"
             )
+        if self.is_cross_entropy and labels.is_floating_point() and shapes[0] != shapes[1]:
+            raise DataError(
+                f"the labels of a cross-entropy are {describe_batch(labels)}; expected whole "
+                f"numbers, int64, or shares of the classes, {shapes[0]}"
+            )
         is_column = bool(shapes[1]) and shapes[1][0] > 1 and shapes[0] == [*shapes[1], 1]
         if is_column and not self.has_known_mean and not self._warned_of_shapes:
             self._warned_of_shapes = True
@@ -136,6 +153,7 @@ class SupervisedStep:
 
 def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` if a loss of Paddle's is not over the samples."""
+    labels = usable_labels(loss, outputs, labels)
     is_sum = has_ignored_nll(loss, labels)
     value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
     count = label_weight(loss, labels)  # after the loss, which raises for invalid labels
@@ -214,6 +232,11 @@ def check_task(
     if (loss is None) == (step is None):
         both = "both are" if loss else "neither is"
         raise ConfigError(f"one of loss and step is expected, but {both} given")
+    named = {f"metrics[{name!r}]": metric for name, metric in (metrics or {}).items()}
+    for name, value in {"loss": loss, **named}.items():
+        if isinstance(value, type) and issubclass(value, (nn.Layer, Metric)):
+            kind = value.__name__
+            raise ConfigError(f"{name} is the class {kind}; expected an instance, {kind}()")
     if step and metrics:
         raise ConfigError("metrics belong to loss; a step returns its own beside the loss")
     if loss and reduction_of(loss) == "sum":

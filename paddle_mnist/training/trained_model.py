@@ -23,7 +23,7 @@ from paddle_mnist.training.steps import Loss, Metrics, Step, build_step
 log = logging.getLogger("paddle_mnist")
 
 Model = Union[nn.Layer, Callable[[], nn.Layer]]  # a net, or the function that builds it
-BATCH_SIZE = 32  # for weights that do not belong to a run
+BATCH_SIZE = 32  # the default of `fit`, and for weights that do not belong to a run
 
 
 class TrainedModel(NamedTuple):

@@ -10,7 +10,15 @@ from paddle import nn
 from paddle.static import InputSpec
 from small_nets import WIDTH, Points, TwoHeads, perceptron, with_dropout
 
-from paddle_mnist import DigitPredictor, export_run, load_model, predict_run
+from paddle_mnist import (
+    DigitPredictor,
+    Figures,
+    VisualDL,
+    export_run,
+    fit,
+    load_model,
+    predict_run,
+)
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.predictor import Predictor
 
@@ -125,6 +133,42 @@ def test_predict_run_net_that_draws_numbers_repeats_its_predictions(weights):
         options = {"num_workers": num_workers, "forward": lambda _, batch: paddle.rand([33, 1])}
         outputs.append(predict_run(weights, with_dropout, Points(), batch_size=33, **options))
     assert (outputs[0] == outputs[1]).all() and (outputs[0] == outputs[2]).all()
+
+
+class Cut(nn.Layer):
+    """A net that also computes without its second input."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(7, 4), nn.Linear(4, 3)
+
+    def forward(self, words, lengths=None):
+        hidden = self.words(words)
+        if lengths is not None:
+            hidden = hidden * (paddle.arange(5) < lengths.unsqueeze(1)).unsqueeze(-1).astype(
+                "float32"
+            )
+        return self.out(hidden.sum(axis=1))
+
+
+def test_predict_run_without_labels_takes_the_inputs_of_the_training(tmp_path):
+    samples = [(words, 1 + words[0] % 5, words[1] % 3) for words in WORDS]
+    fit(
+        Cut,
+        samples,
+        loss=nn.CrossEntropyLoss(),
+        optimizer=lambda parameters: paddle.optimizer.SGD(0.1, parameters),
+        epochs=1,
+        output=tmp_path,
+        callbacks=[Figures(draw=False), VisualDL(())],
+    )
+    expected = predict_run(tmp_path, Cut, samples)
+    unlabelled = [sample[:2] for sample in samples]
+    for name in (tmp_path, tmp_path / "model.pdparams"):
+        assert (predict_run(name, Cut, unlabelled) == expected).all()
+    for wrong in ([*WORDS], [(*sample, 0) for sample in samples]):
+        with pytest.raises(DataError, match=r"trained with 2 inputs.*give forward"):
+            predict_run(tmp_path, Cut, wrong)
 
 
 def test_predict_run_wrong_data_raises(weights):

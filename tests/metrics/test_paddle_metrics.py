@@ -6,9 +6,11 @@ import json
 import numpy as np
 import paddle
 import pytest
+import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
+from sklearn.metrics import f1_score
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
@@ -118,6 +120,35 @@ class F1(Precision):
 
     def accumulate(self):
         return 2 * self.tp / max(1, 2 * self.tp + self.fp + self.fn)
+
+
+def macro_f1(outputs, labels):
+    return sklearn.metrics.f1_score(labels.numpy(), outputs.numpy(), average="macro")
+
+
+def local_f1(outputs, labels):
+    from sklearn.metrics import f1_score as score
+
+    return score(labels.numpy(), outputs.numpy())
+
+
+OF_SKLEARN = {
+    "the function": f1_score,
+    "a partial": functools.partial(f1_score, average="macro"),
+    "through the module": macro_f1,
+    "imported inside": local_f1,
+    "in a lambda": lambda outputs, labels: f1_score(labels.numpy(), outputs.numpy()),
+}
+
+
+@pytest.mark.parametrize("kind", OF_SKLEARN)
+def test_metric_functions_of_sklearn_log_that_they_are_averaged(kind, lines):
+    metric = OF_SKLEARN[kind]
+    metric_functions({"all": Gathered(metric), "mine": spread, "acc": Accuracy()})
+    assert not lines()
+    metric_functions({"f1": metric})
+    (line,) = lines()
+    assert line.startswith("the metric 'f1' is of sklearn.metrics, and averaged over batches")
 
 
 def test_metric_functions_wrong_metric_raises():

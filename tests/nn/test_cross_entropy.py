@@ -1,6 +1,7 @@
 """The cross-entropy, and the one compiled pass for it and its gradients."""
 
 import copy
+import functools
 
 import numpy as np
 import paddle
@@ -68,6 +69,24 @@ def test_label_weight_of_smoothed_labels_follows_its_formula():
     labels = paddle.to_tensor([1, 2, 2])
     for given in (labels.unsqueeze(1), F.one_hot(labels, 3)):
         assert label_weight(loss, given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        nn.CrossEntropyLoss(paddle.to_tensor([1.0, 3.0, 8.0]), label_smoothing=0.1),
+        functools.partial(F.cross_entropy, label_smoothing=0.1),
+    ],
+    ids=["layer", "weights of classes", "function"],
+)
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+def test_step_smoothed_labels_in_a_column_are_those_without_it(loss, shape):
+    labels = paddle.to_tensor([0, 1, 2, 2, 1, 2]).reshape(shape)
+    logits = paddle.randn([*shape, CLASSES])
+    for given in (labels.unsqueeze(-1), F.one_hot(labels, CLASSES)):
+        value = run_step(SupervisedStep(loss), nn.Identity(), (logits, given), len(logits)).loss
+        assert value.item() == pytest.approx(loss(logits, labels).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,12 @@ def batch_of(index, batch_size):
 
 @pytest.mark.parametrize(
     ("label", "options"),
-    [(255, {"num_workers": 2}), (-1, {"grad_shards": 4}), (CLASSES, {"accumulate": 2})],
+    [
+        (255, {"num_workers": 2}),
+        (-1, {"grad_shards": 4}),
+        (CLASSES, {"accumulate": 2}),
+        (CLASSES, {"step": lambda *args: own_step(*args), "loss": None, "metrics": None}),
+    ],
 )
 def test_fit_label_that_is_not_a_class_raises_with_its_sample(label, options, tmp_path):
     batch = batch_of(WRONG, 8 * options.get("accumulate", 1))
@@ -64,12 +69,29 @@ def own_step(model, batch):
 
 
 WIDE = np.ones(WIDTH + 1, "float32")
+
+
+def flat_step(model, batch):
+    return {"loss": F.nll_loss(F.log_softmax(model(batch[0])), batch[1].flatten())}
+
+
 OWN_STEP = {"step": own_step, "loss": None, "metrics": None}
 ONE_BY_ONE = {"eval_batch_size": 1, **OWN_STEP}
 OF_EVALUATION = {  # data, options, and how the error begins after the number of the batch
     "labels": (Mislabelled(7), {}, "3", ": the label of sample 21 of Mislabelled is 7"),
     "function": (in_batches(Mislabelled(7)), {}, "3", ": the label of its sample"),
-    "a custom step": (Mislabelled(7), OWN_STEP, "3", " fails with IndexError: "),
+    "a custom step": (
+        Mislabelled(7),
+        OWN_STEP,
+        "3",
+        ": the label of sample 21 of Mislabelled is 7",
+    ),
+    "labels reshaped": (
+        Mislabelled(7),
+        {**OWN_STEP, "step": flat_step},
+        "3",
+        ": the label of sample 21 of Mislabelled is 7; expected 0 to 2",
+    ),
     "shape": (Mislabelled(0, point=WIDE), ONE_BY_ONE, "22", " fails with "),
 }
 

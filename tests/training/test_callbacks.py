@@ -273,6 +273,12 @@ def test_more_patience_continues_a_training_and_less_ends_it_where_it_stands(tmp
         train_patiently(3, run)
 
 
+def test_early_stopping_asks_for_a_patience_of_which_none_never_stops(tmp_path):
+    with pytest.raises(TypeError, match="patience"):
+        EarlyStopping()
+    assert train_patiently(None, tmp_path).stopped == "finished"
+
+
 class Pretrained(Callback):
     """Gives the net weights from elsewhere, before it is trained."""
 

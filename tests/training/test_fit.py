@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import paddle
 import pytest
+import yaml
 from fit_rows import (
     SAMPLES,
     Points,
@@ -16,6 +17,7 @@ from fit_rows import (
     StopsAt,
     TextNet,
     Texts,
+    TwoHeads,
     bits,
     history,
     momentum,
@@ -29,7 +31,7 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 from stateful_rows import CenterLoss
 
-from paddle_mnist import Callback, Loading, ResumableBatchSampler
+from paddle_mnist import BatchLoader, Callback, Loading, Mean, ResumableBatchSampler, fit
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 
@@ -79,6 +81,10 @@ def step(model, batch):
     return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
 
+def hits(outputs, labels):
+    return Mean((outputs.argmax(axis=1) == labels.flatten()).sum(), len(labels))
+
+
 def loss_failing(outputs, labels):
     raise KeyError("weight")
 
@@ -111,6 +117,11 @@ REFUSED = {
     "loss and step": ({"step": step}, "one of loss and step is expected"),
     "loss: error": ({"loss": loss_failing}, "fails with KeyError: 'weight'"),
     "loss: one a sample": ({"loss": lambda outputs, labels: outputs.sum(axis=1)}, "shape [8]"),
+    "loss: a class": ({"loss": nn.CrossEntropyLoss}, "expected an instance, CrossEntropyLoss()"),
+    "loss: several outputs": (
+        {"model": TwoHeads},
+        "the model's output is a tuple, and the labels are a Tensor; choose one output, as in",
+    ),
     "loss: no gradient": ({"loss": lambda outputs, _: outputs.detach().mean()}, "gradient"),
     "step": ({**NO_LOSS, "step": lambda model, batch: {"acc": 1.0}}, "a dict of acc"),
     "metrics: a list": ({"metrics": [paddle.metric.Accuracy()]}, "metrics is a list"),
@@ -118,6 +129,10 @@ REFUSED = {
         {"metrics": {"own": metric_failing}},
         "the metric 'own' fails with IndexError: index 99 is out of bounds for axis 1 with size 3; "
         "it got (float32 [8, 3], int64 [8, 1])",
+    ),
+    "metrics: a class": (
+        {"metrics": {"acc": paddle.metric.Accuracy}},
+        "metrics['acc'] is the class Accuracy; expected an instance, Accuracy()",
     ),
     "metrics: Auc": ({"metrics": {"auc": paddle.metric.Auc()}}, "expected probabilities [N, 2]"),
     "metrics: with a step": ({"step": step, "loss": None}, "metrics belong to loss"),
@@ -131,18 +146,46 @@ REFUSED = {
     "saving": ({"saving": Loading()}, "expected a paddle_mnist.Saving"),
     "mode": ({"mode": "max"}, "mode is 'max' without monitor"),
     "monitor": ({"monitor": "valid/ac", "mode": "max"}, "did you mean 'valid/acc'?"),
-    "monitor: no mode": ({"monitor": "valid/f1"}, "set mode='min' or mode='max'"),
+    "monitor: no mode": ({"monitor": "valid/error"}, "set mode='min' or mode='max'"),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
+    "batch_size: another than the loader's": (
+        {"train": loader(batch_size=4), "batch_size": 64},
+        "batch_size is 64, but the data are a DataLoader with batches of 4; leave batch_size out",
+    ),
+    "batch_size: another than a sampler's": (
+        {"train": loader(batch_sampler=ResumableBatchSampler(Points(), 4))},
+        "batch_size is 8, but the data are a DataLoader with batches of 4",
+    ),
+    "batch_size: another than a BatchLoader's": (
+        {"train": BatchLoader(Points(), 4)},
+        "batch_size is 8, but the data are a BatchLoader with batches of 4",
+    ),
     "grad_shards": ({"train": Iterable(), "grad_shards": 2}, "cannot be divided between shards"),
     "keep_best": ({"early_stop_patience": 2, "keep_best": False}, "keep_best is off"),
     "save_every_epochs": ({"train": Iterable(), "save_every_epochs": 0}, "every_epochs is 0"),
     "eval_every_steps": ({"train": Iterable(), "eval_every_steps": 2}, "save inside epochs"),
+    "visualdl": (
+        {"visualdl": ["scalars", "images", "graph"]},
+        "VisualDL: pages has images, graph, which fit does not write, and no callback does",
+    ),
     "save_every_steps": ({"train": Iterable(), "save_every_steps": 2}, "save inside epochs"),
     "early stopping": ({"early_stop_patience": 2, "valid": None}, "nothing is evaluated"),
     "nprocs: lambdas": ({"nprocs": 2, "model": lambda: 3}, "model cannot be sent"),
     "nprocs: objects": ({"nprocs": 2, "model": perceptron()}, "model is an object"),
 }
+
+
+class Labelled(Points):
+    """Points whose labels are of another kind."""
+
+    def __init__(self, convert):
+        super().__init__()
+        self.convert = convert
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, self.convert(label)
 
 
 class Torn(Points):
@@ -155,6 +198,16 @@ REFUSED_WITH = {
         {"train": Points(noise=float("nan")), "model": lambda: nn.Linear(6, 3)},
         DataError,
         "numbers that are not finite",
+    ),
+    "labels: text": (
+        {"train": Labelled(str)},
+        ConfigError,
+        "the labels are a list; number the classes from 0",
+    ),
+    "labels: floats": (
+        {"train": Labelled(np.float32)},
+        DataError,
+        "the labels of a cross-entropy are float32 [8, 1]; expected whole numbers, int64, or",
     ),
     "too few samples": ({"drop_last": True, "batch_size": 40}, DataError, "have no batches"),
     "no data": ({"train": list}, DataError, "have no batches"),
@@ -176,6 +229,26 @@ def test_fit_wrong_argument_raises_before_anything_is_written(wrong, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("num_workers", "pass loading=Loading(num_workers=2)"),
+        ("save_every_steps", "pass saving=Saving(every_steps=2)"),
+        ("keep_last", "pass saving=Saving(keep_last=2)"),
+        ("early_stop_patience", "pass callbacks=[EarlyStopping(patience=2)]"),
+        ("init_from", "pass start=StartFrom(path=2, weights_only=True)"),
+        ("grad_clip", "it belongs to the optimizer, as in paddle.optimizer.Adam(..., grad_clip="),
+        ("epoch", "did you mean 'epochs'?"),
+        ("colour", "help(fit) lists them"),
+    ],
+)
+def test_fit_unknown_argument_raises_with_what_to_write(name, hint):
+    with pytest.raises(TypeError) as refusal:
+        fit(perceptron, Points(), optimizer=momentum, epochs=1, output="unused", **{name: 2})
+    expected = f"fit() got an unexpected keyword argument {name!r}; {hint}"
+    assert str(refusal.value).startswith(expected)
+
+
 def test_fit_second_training_at_a_time_raises(tmp_path):
     refusals = []
 
@@ -191,6 +264,29 @@ def test_fit_second_training_at_a_time_raises(tmp_path):
 
     train(ROW, tmp_path / "one", callbacks=[StopsAt(3, in_a_thread)])
     assert len(refusals) == 1 and "another fit is running in this process" in refusals[0]
+
+
+def test_fit_monitor_of_several_k_is_the_highest(tmp_path):
+    metrics = {"acc": paddle.metric.Accuracy(topk=(1, 2)), "mIoU": lambda *_: 0.5, "F1": hits}
+    for monitor in ("valid/acc_top1", "valid/mIoU", "valid/F1"):
+        train(ROW, tmp_path, metrics=metrics, monitor=monitor, epochs=1, fresh=True)
+        config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+        assert (config["monitor"], config["mode"]) == (monitor, "max")
+
+
+def test_fit_resumed_at_the_end_of_an_epoch_logs_no_speed_of_no_step(tmp_path, lines):
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path, callbacks=[StopsAt(5, stop)])
+    train(ROW, tmp_path)
+    assert not any("ips 0 " in line for line in lines())
+    assert history(tmp_path, "train/loss")[0] == [3, 5, 6, 9, 10]
+
+
+def test_fit_metric_that_is_undefined_is_logged_once(tmp_path, lines):
+    metrics = {"never": lambda outputs, labels: None, "acc": paddle.metric.Accuracy()}
+    assert set(train(ROW, tmp_path, metrics=metrics).metrics) == {"valid/loss", "valid/acc"}
+    (line,) = (line for line in lines() if "None" in line)
+    assert line.startswith("the metric 'never' is None for a batch")
 
 
 # When it saves, and when it ends
@@ -297,6 +393,18 @@ def shuffled_by_epoch():
 
 def resumable():
     return loader(batch_sampler=ResumableBatchSampler(Points(), batch_size=8, seed=5))
+
+
+def test_fit_loader_records_its_own_batch_size(tmp_path):
+    """32 is the default of `fit`, so that it may be that of datasets to evaluate alone."""
+    for evaluated, is_given in ((32, {}), (5, {"eval_batch_size": 5})):
+        train(ROW, tmp_path, train=loader(batch_size=8), batch_size=32, fresh=True, **is_given)
+        config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+        sizes = [config["batch_size"], config["data"]["batch_size"], config["eval_batch_size"]]
+        assert sizes == [8, 8, evaluated]
+    other = {"train": loader(batch_size=11), "batch_size": 32, **is_given}
+    with pytest.raises(ConfigError, match=r"data.batch_size: 8 in the run, 11 now"):
+        train(ROW, tmp_path, **other)
 
 
 def noisy():

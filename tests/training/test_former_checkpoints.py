@@ -2,8 +2,9 @@
 
 import json
 
+import paddle
 import pytest
-from fit_rows import ProgramError, StopsAt, bits, stop, train
+from fit_rows import Points, ProgramError, StopsAt, bits, stop, train
 
 from paddle_mnist.checkpoint.manifest import checksum
 from paddle_mnist.errors import ConfigError
@@ -32,6 +33,27 @@ def as_in_version_0_2(config):
         for name, value in config.items()
         if name not in newer
     }
+
+
+def as_in_version_1_0(config):
+    """Record the batch size that was passed beside a loader, not the loader's own."""
+    others = {name: value for name, value in config.items() if not name.endswith(".batch_size")}
+    return {**others, "batch_size": 64}
+
+
+def test_run_of_a_loader_that_recorded_another_batch_size_continues(tmp_path):
+    def options(**others):
+        loader = paddle.io.DataLoader(Points(), batch_size=8)
+        return {"train": loader, "valid": loader, "batch_size": 8, **others}
+
+    whole = train(ROW, tmp_path / "whole", **options())
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[StopsAt(7, stop)], **options())
+    rewrite(tmp_path / "run", as_in_version_1_0)
+    resumed = train(ROW, tmp_path / "run", **options(batch_size=64))
+    assert resumed.stopped == "finished" and bits(resumed) == bits(whole)
+    rewrite(tmp_path / "run", as_in_version_1_0)
+    assert train(ROW, tmp_path / "run", **options(batch_size=64)).stopped == "already finished"
 
 
 def test_run_of_a_former_fit_resumes_to_the_same_bits(tmp_path, lines):

@@ -169,6 +169,17 @@ def summed(outputs, labels):
     return ((outputs - labels) ** 2).sum()
 
 
+def over_ones(outputs, labels):
+    """A mean over the samples whose label is 1, without their count."""
+    return ((outputs - labels) ** 2 * labels).sum() / labels.sum().clip(min=1)
+
+
+# The second of each three samples has the label 1.
+POSITIVES = [
+    (point, np.array([index % 3 == 1], "float32"))
+    for index, (point, _) in enumerate(map(Numbers().__getitem__, range(SENTENCES)))
+]
+
 REFUSED = {
     "Paddle's sum": ({"loss": nn.MSELoss(reduction="sum")}, 'reduction="sum"'),
     "a sum": ({"loss": summed, "accumulate": 2}, "it is a sum"),
@@ -208,6 +219,10 @@ def words(step, is_empty, **options):
 WARNINGS = {
     "no mean": (numbers(spread), "it is not the mean over the samples"),
     "a sum": (numbers(summed), "it is a sum"),
+    "positives, as many in both halves": (
+        {"model": number, "data": POSITIVES, "loss": over_ones},
+        "it is not the mean over the samples",
+    ),
     "half of the first batch": (words(own_step, lambda index: index % 6 < 3), "it is not the mean"),
     "none of the first batch": (
         words(own_step, lambda index: index < 6, accumulate=2),

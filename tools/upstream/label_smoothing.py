@@ -1,4 +1,4 @@
-"""cross_entropy with label_smoothing rejects integer labels."""
+"""cross_entropy with label_smoothing rejects integer labels [N, 1]; it takes [N]."""
 
 import paddle
 
