@@ -62,8 +62,12 @@ def require_finite_weights(weights: Mapping[str, Any], where: str, remedy: str) 
     do.
     """
     for name, value in weights.items():
-        finite = np.isfinite(value) if isinstance(value, np.ndarray) else value.isfinite()
-        if not finite.all():
+        if isinstance(value, np.ndarray):
+            is_finite = bool(np.isfinite(value).all())
+        else:  # Paddle has no `isfinite` for bool and most integers, which are always finite
+            has_nan = value.is_floating_point() or value.is_complex()
+            is_finite = not has_nan or bool(value.isfinite().all())
+        if not is_finite:
             raise DivergedError(
                 f"{name} is no longer finite {where}; expected finite weights; {remedy}"
             )
