@@ -133,6 +133,16 @@ def test_predict_run_wrong_data_raises(weights):
         (Points(), lambda model, batch: model(batch[0]).sum(), "without an axis for the samples"),
         (Points(), lambda model, batch: 3, "an output of the model is a int"),
         ([], None, "have no batches"),
+        (
+            ready(*([np.zeros([2, length, WIDTH], "float32")] for length in (3, 5, 5))),
+            None,
+            r"outputs of batch 2 are float32 \[2, 5, 3\], .* \[2, 3, 3\]; expected .* pad all",
+        ),
+        (
+            ready(POINTS[:8], POINTS[8:]),
+            lambda model, batch: [model(batch)] * (9 - len(batch)),
+            "outputs of batch 2 are ",
+        ),
     ):
         with pytest.raises(DataError, match=message):
             predict_run(weights, with_dropout, data, forward=forward)
