@@ -62,12 +62,11 @@ def require_finite_weights(weights: Mapping[str, Any], where: str, remedy: str) 
     do.
     """
     for name, value in weights.items():
-        if isinstance(value, np.ndarray):
-            is_finite = bool(np.isfinite(value).all())
-        else:  # Paddle has no `isfinite` for bool and most integers, which are always finite
-            has_nan = value.is_floating_point() or value.is_complex()
-            is_finite = not has_nan or bool(value.isfinite().all())
-        if not is_finite:
+        is_array = isinstance(value, np.ndarray)
+        if not (is_array or value.is_floating_point() or value.is_complex()):
+            continue  # Paddle has no `isfinite` for bool and most integers
+        finite = np.isfinite(value) if is_array else value.isfinite()
+        if not finite.all():
             raise DivergedError(
                 f"{name} is no longer finite {where}; expected finite weights; {remedy}"
             )

@@ -77,19 +77,17 @@ class Schedule:
             self.scheduler.step(step if self.every == "step" else epoch)
 
 
-def schedule_numbers(
-    optimizer: paddle.optimizer.Optimizer, in_manifest: bool = False
-) -> dict[str, Any]:
+def schedule_numbers(optimizer: paddle.optimizer.Optimizer, finite: bool = False) -> dict[str, Any]:
     """Return all numbers of an optimizer's schedule, by name; {} if it has none.
 
-    in_manifest: leave out NaN and infinity, which JSON lacks; they are saved as extra state.
+    finite: leave out NaN and infinity, which JSON lacks; checkpoints hold them as extra state.
 
     They are saved beside the schedule's `state_dict`, which leaves some out that change: `T_cur`
     and `T_i` of CosineAnnealingWarmRestarts (Paddle 3.3.1). Before the first step they are its
     arguments.
     """
     scheduler = scheduler_of(optimizer)
-    return _numbers(scheduler, in_manifest) if scheduler else {}
+    return _numbers(scheduler, finite) if scheduler else {}
 
 
 def load_state(
@@ -138,24 +136,22 @@ def scheduler_of(optimizer: paddle.optimizer.Optimizer) -> Optional[lr.LRSchedul
     return schedule if isinstance(schedule, lr.LRScheduler) else None
 
 
-def _numbers(scheduler: lr.LRScheduler, in_manifest: bool) -> dict[str, Any]:
-    def is_number(value: Any) -> bool:
-        return _is_number(value) and (not in_manifest or bool(np.all(abs(value) < math.inf)))
-
+def _numbers(scheduler: lr.LRScheduler, finite: bool) -> dict[str, Any]:
     numbers = {}
     for name, value in sorted(vars(scheduler).items()):
         if isinstance(value, lr.LRScheduler):  # the one that follows a LinearWarmup
-            numbers[name] = {"class": type(value).__name__, **_numbers(value, in_manifest)}
-        elif isinstance(value, str) or is_number(value):
+            numbers[name] = {"class": type(value).__name__, **_numbers(value, finite)}
+        elif isinstance(value, str) or _is_number(value, finite):
             numbers[name] = plain(value)
-        elif isinstance(value, (list, tuple)) and all(map(is_number, value)):
+        elif isinstance(value, (list, tuple)) and all(_is_number(item, finite) for item in value):
             numbers[name] = plain(list(value))
     return numbers
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any, finite: bool) -> bool:
     is_of_numpy = isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "biuf"
-    return is_of_numpy or isinstance(value, (int, float))
+    is_number = is_of_numpy or isinstance(value, (int, float))
+    return is_number and not (finite and not np.all(abs(value) < math.inf))
 
 
 def _typed(numbers: Any, current: Any) -> Any:
