@@ -106,8 +106,7 @@ def require_one_shape(arrays: Any, first: Any, what: str) -> None:
     if [leaf.shape[1:] for leaf in leaves(arrays)] != [leaf.shape[1:] for leaf in leaves(first)]:
         raise DataError(
             f"{what} are {describe_batch(arrays)}, those of the first {describe_batch(first)}; "
-            "expected shapes that differ only in the number of samples; pad all samples to one "
-            "length (in the dataset or collate_fn), or reduce that dimension in the model"
+            "expected one shape of all samples; pad them (in the dataset or collate_fn)"
         )
 
 

@@ -84,9 +84,7 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
     """Prints log lines above a progress bar instead of through it.
 
     Escapes characters that the stream cannot encode. A stream that was closed before Python started
-    is None; then nothing is printed.
-
-    chosen: the stream to print to; None for what stdout is when a line is printed.
+    is None; then nothing is printed. chosen: the stream; None for stdout as it is at each line.
     """
 
     def __init__(self, chosen: Optional[TextIO]):

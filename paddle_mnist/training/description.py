@@ -321,10 +321,7 @@ def as_yaml(training: Training, description: Mapping[str, Any]) -> str:
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as a manifest contains them, NaN and infinity as strings.
-
-    Raises ConfigError for values that JSON lacks.
-    """
+    """Return values as in a manifest, NaN as a string. Raises ConfigError for what that lacks."""
 
     def as_plain(value: Any) -> Any:
         converted = plain(value)
@@ -335,8 +332,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     entries = {}
     for name, value in values.items():
         try:
-            text = json.dumps(value, default=as_plain)
-            entries[name] = json.loads(text, parse_constant=str)
+            entries[name] = json.loads(json.dumps(value, default=as_plain), parse_constant=str)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{name} is {value!r:.60} ({error}), which cannot be compared; expected numbers, "
