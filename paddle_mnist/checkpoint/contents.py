@@ -33,7 +33,7 @@ def optimizer_entries(
         "names": {name: parameter.name for name, parameter in parameters.items()},
         "optimizer": type(optimizer).__name__,
         "optimizer_parameters": parameters_with_state(optimizer, parameters),
-        "schedule": schedule_numbers(optimizer),
+        "schedule": schedule_numbers(optimizer, finite=True),
     }
 
 

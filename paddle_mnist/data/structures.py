@@ -101,6 +101,15 @@ def describe_batch(batch: Any) -> str:
     return repr(mapped(batch, describe))
 
 
+def require_one_shape(arrays: Any, first: Any, what: str) -> None:
+    """Raise DataError unless arrays, nested in `first` alike, differ only in their samples."""
+    if [leaf.shape[1:] for leaf in leaves(arrays)] != [leaf.shape[1:] for leaf in leaves(first)]:
+        raise DataError(
+            f"{what} are {describe_batch(arrays)}, those of the first {describe_batch(first)}; "
+            "expected one shape of all samples; pad them (in the dataset or collate_fn)"
+        )
+
+
 class _Text(str):
     """A text that is shown without quotes."""
 

@@ -194,7 +194,7 @@ class ExtraState:
 
         A change inside plain data counts as a change of the whole (`shortest_plain_path`).
         """
-        numbers = schedule_numbers(self.optimizer)
+        numbers = schedule_numbers(self.optimizer, finite=True)
         values: dict[ObjectPath, Any] = {}
         others: dict[ObjectPath, None] = {}
         for path, _, _ in changes:

@@ -15,16 +15,19 @@ import paddle
 from paddle import nn
 
 import paddle_mnist
-from paddle_mnist.data.structures import explained
+from paddle_mnist.data.structures import explained, mapped
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.predictor import (
     ABOUT,
+    ANY,
     ONNX,
     PARAMETERS,
     PROGRAMS,
+    SIZES,
     Input,
     Predictor,
     Signature,
+    common_shapes,
 )
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.arrays import as_array
@@ -62,10 +65,11 @@ def export_run(
     weights, model, run: see `load_model`. The net takes one input or several, and returns a tensor,
         or several in a tuple, list or dict.
     folder: where the files go; `paddle_mnist.inference.predictor.Predictor` runs them.
-    inputs: the specification of the input, whose first dimension is that of the samples and whose
-        others are fixed; or a batch of samples, from which it is derived. Pass a list of them for a
-        net with several inputs. The exported model is run on this batch, by default on random
-        numbers or zeros, and its outputs must be those of the net.
+    inputs: the specification of the input, whose first dimension is that of the samples; None
+        stands for any size of the others, such as the length of texts. Or a batch of samples, from
+        which it is derived. Pass a list of them for a net with several inputs. The exported model
+        is run on this batch, by default on random numbers or zeros, with 32 and 48 in place of
+        None, and its outputs must be those of the net.
     outputs: names of the outputs; by default the keys of a dict, "output", or "output0", ....
     format: "paddle" or "onnx".
 
@@ -86,21 +90,20 @@ def export_run(
 def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
     """Return the specification of each input and a batch of it. Raises ConfigError."""
     if not isinstance(inputs, (list, tuple)):
-        named = [_example(inputs, "input")]
+        examples = [_example(inputs, "input")]
     else:
-        named = [_example(value, f"input{number}") for number, value in enumerate(inputs)]
-    names = [name for name, _ in named]
+        examples = [_example(value, f"input{number}") for number, value in enumerate(inputs)]
+    names = [spec.name for spec, _ in examples]
     if not names or len(set(names)) < len(names):
         raise ConfigError(
             f"inputs are called {', '.join(names) or 'nothing'}; expected at least one, "
             "and different names"
         )
-    specs = tuple(Input(name, batch.dtype.name, batch.shape[1:]) for name, batch in named)
-    return specs, [batch for _, batch in named]
+    return tuple(spec for spec, _ in examples), [batch for _, batch in examples]
 
 
-def _example(inputs: Any, usual_name: str) -> tuple[str, np.ndarray]:
-    """Return the name of an input and a batch of it. Raises ConfigError."""
+def _example(inputs: Any, usual_name: str) -> tuple[Input, np.ndarray]:
+    """Return the specification of an input and a batch of it. Raises ConfigError."""
     if not isinstance(inputs, paddle.static.InputSpec):
         batch = as_array(inputs)
         if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":
@@ -108,16 +111,17 @@ def _example(inputs: Any, usual_name: str) -> tuple[str, np.ndarray]:
                 f"inputs are {batch.dtype} {list(batch.shape)}; expected a batch of samples "
                 "[N, ...], or a paddle.static.InputSpec"
             )
-        return usual_name, batch
-    samples, *shape = inputs.shape or [1]
-    if samples not in (-1, None) or not all(size and size > 0 for size in shape):
+        return Input(usual_name, batch.dtype.name, batch.shape[1:]), batch
+    samples, *shape = (ANY if size is None else size for size in inputs.shape or [1])
+    if samples != ANY or not all(size > 0 or size == ANY for size in shape):
         raise ConfigError(
-            f"inputs are {inputs}; expected None as the first dimension, and sizes as the others"
+            f"inputs are {inputs}; expected None as the first dimension, and positive sizes"
         )
     dtype = str(inputs.dtype).rpartition(".")[2].lower()
-    numbers = np.random.RandomState(0).standard_normal([SPECIFIED_SAMPLES, *shape])
+    sizes = [SIZES[0] if size == ANY else size for size in shape]
+    numbers = np.random.RandomState(0).standard_normal([SPECIFIED_SAMPLES, *sizes])
     batch = numbers if dtype.startswith("float") else np.zeros_like(numbers)
-    return inputs.name or usual_name, batch.astype(dtype)
+    return Input(inputs.name or usual_name, dtype, tuple(shape)), batch.astype(dtype)
 
 
 def _output_names(example: Any, names: Sequence[str]) -> tuple[str, ...]:
@@ -186,22 +190,25 @@ def export_layer(
     with evaluation_mode(layer), _temporary_folder(folder, size + MAX_PROGRAM) as temporary:
         with explained(check_inputs, "the export"):
             files = FORMS[format](layer, signature, temporary)
+        checks = [_one_or_all(batches) for batches in signature.sized(check_inputs)]
         with paddle.no_grad():
-            tensors = [paddle.to_tensor(batch) for batch in check_inputs]
-            outputs = [value.numpy() for value in layer(_one_or_all(tensors))]
-        expected = dict(zip(signature.outputs, outputs))
+            outputs = [layer(mapped(inputs, paddle.to_tensor)) for inputs in checks]
+        expected = [[value.numpy() for value in values] for values in outputs]
+        shapes = zip(signature.outputs, common_shapes(expected))
         contents = {
             **dict(about),
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
             **signature.describe(),
-            "output_shapes": {name: [-1, *value.shape[1:]] for name, value in expected.items()},
+            "output_shapes": {name: [-1, *shape] for name, shape in shapes},
             "paddle": paddle.__version__,
             "package": paddle_mnist.__version__,
         }
         write_atomically(temporary / ABOUT, json.dumps(contents).encode())
         predictor = Predictor(temporary, device="cpu")
-        computed = predictor.run(_one_or_all(check_inputs))
-        contents["difference"] = _difference(computed, expected)
+        contents["difference"] = max(
+            _difference(predictor.run(inputs), dict(zip(signature.outputs, values)))
+            for inputs, values in zip(checks, expected)
+        )
     _commit(folder, files, contents)
     return contents
 

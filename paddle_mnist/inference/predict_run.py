@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist.data.collate import CollateFn
 from paddle_mnist.data.seeding import generators_restored, reseed
-from paddle_mnist.data.structures import explained, mapped, rebuilt
+from paddle_mnist.data.structures import explained, mapped, rebuilt, require_one_shape
 from paddle_mnist.errors import DataError
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system import signals
@@ -54,6 +54,7 @@ def predict_run(
             with explained(batch, f"batch {number}"):
                 computed = forward(net, batch)
             outputs.append(mapped(computed, _as_array))
+            require_one_shape(outputs[-1], outputs[0], f"the outputs of batch {number + 1}")
     if not outputs:
         raise DataError("the data have no batches; expected at least one")
     return _joined(outputs)

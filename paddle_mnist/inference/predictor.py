@@ -24,6 +24,8 @@ PARAMETERS = "inference.pdiparams"
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
 Shape = tuple[int, ...]
+ANY = -1  # the size of a dimension that is not fixed
+SIZES = 32, 48  # of such dimensions, with which an exported model is checked
 # Inputs by name, and the indices of the requested outputs -> those outputs
 InferenceFn = Callable[[Mapping[str, np.ndarray], Sequence[int]], list[np.ndarray]]
 # The names of a model's inputs and of its outputs, and one function for each parallel computation
@@ -35,7 +37,7 @@ class Input:
     """An input of an exported model.
 
     name: in the program. dtype: NumPy's name of its type. shape: of one sample, without the batch
-    dimension, which comes first and is free.
+    dimension, which comes first and is free; -1 stands for any size.
     """
 
     name: str
@@ -52,7 +54,7 @@ class Input:
     def from_about(cls, spec: Mapping[str, Any]) -> "Input":
         """Read what `describe` gave. Raises KeyError, TypeError or ValueError."""
         batch, *shape = spec["shape"]
-        if batch != -1 or not all(isinstance(size, int) and size > 0 for size in shape):
+        if batch != ANY or not all(type(n) is int and (n > 0 or n == ANY) for n in shape):
             raise ValueError(f"the input's shape is {spec['shape']}")
         return cls(str(spec["name"]), np.dtype(spec["dtype"]).name, tuple(shape))
 
@@ -63,6 +65,17 @@ class Signature:
 
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
+
+    def sized(self, batches: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        """Return batches of the inputs, repeated to each of `SIZES` where dimensions are free."""
+        is_fixed = not any(ANY in spec.shape for spec in self.inputs)
+        return [
+            [
+                np.resize(batch, [len(batch), *(size if n == ANY else n for n in spec.shape)])
+                for spec, batch in zip(self.inputs, batches)
+            ]
+            for size in (SIZES[:1] if is_fixed else SIZES)
+        ]
 
     def describe(self) -> dict[str, Any]:
         """Return the entries of `about.json`: "input" of a model that has one, else "inputs"."""
@@ -93,7 +106,8 @@ class Predictor:
         computed at once, which bounds the memory.
 
     Attributes: about, the contents of `about.json`; signature, its input and outputs; outputs, the
-    names of the outputs in order; output_shapes, by name, for one sample.
+    names of the outputs in order; output_shapes, by name, for one sample, with -1 for a size that
+    depends on that of the input.
     Raises CheckpointError if the folder is not an exported model or is damaged; ConfigError for a
     path that is not UTF-8; DeviceError.
     """
@@ -190,8 +204,8 @@ class Predictor:
 
         Raises CheckpointError unless they are those in `about.json`.
         """
-        zeros = (np.zeros([1, *spec.shape], spec.dtype) for spec in self.signature.inputs)
-        shapes = [value.shape[1:] for value in run(self._named(zeros), range(count))]
+        zeros = self.signature.sized([np.zeros(1, spec.dtype) for spec in self.signature.inputs])
+        shapes = common_shapes([run(self._named(inputs), range(count)) for inputs in zeros])
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")
         found = {name: [-1, *shape] for name, shape in computed.items()}
@@ -201,6 +215,14 @@ class Predictor:
                 "again"
             )
         return computed
+
+
+def common_shapes(runs: Sequence[Sequence[np.ndarray]]) -> list[Shape]:
+    """Return the shape of a sample of each output; -1 where it differs between runs."""
+    return [
+        tuple(sizes[0] if len({*sizes}) == 1 else ANY for sizes in zip(*shapes))
+        for shapes in zip(*([value.shape[1:] for value in outputs] for outputs in runs))
+    ]
 
 
 def check_counts(**counts: int) -> None:
@@ -273,7 +295,9 @@ def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
         array = as_array(values)
     except ValueError as error:
         raise DataError(f"{subject} no array ({error}); expected {expected}") from error
-    if array.dtype != expected.dtype or array.shape[1:] != expected.shape or not array.size:
+    shape = [n if size != ANY else ANY for n, size in zip(array.shape[1:], expected.shape)]
+    is_of_shape = array.ndim == 1 + len(shape) and tuple(shape) == expected.shape
+    if array.dtype != expected.dtype or not is_of_shape or not array.size:
         raise DataError(
             f"{subject} {array.dtype} {list(array.shape)}; expected {expected}, N at least 1"
         )

@@ -86,8 +86,16 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
     """Prints log lines above a progress bar instead of through it.
 
     Escapes characters that the stream cannot encode. A stream that was closed before Python started
-    is None; then nothing is printed.
+    is None; then nothing is printed. chosen: the stream; None for stdout as it is at each line.
     """
+
+    def __init__(self, chosen: Optional[TextIO]):
+        logging.Handler.__init__(self)  # that of the base class would set `stream`
+        self.chosen = chosen
+
+    @property
+    def stream(self) -> TextIO:
+        return self.chosen or sys.stdout
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.stream is None:
@@ -103,9 +111,7 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
             ) from error
 
 
-def log_to_console(
-    stream: Optional[TextIO] = None, level: int = logging.INFO
-) -> "logging.StreamHandler[TextIO]":
+def log_to_console(stream: Optional[TextIO] = None, level: int = logging.INFO) -> _TqdmHandler:
     """Print this package's log lines, to stdout by default; a second call changes nothing.
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
@@ -115,8 +121,7 @@ def log_to_console(
     """
     handler = _console_handler()
     if not handler:
-        handler = _TqdmHandler()
-        handler.stream = stream or sys.stdout
+        handler = _TqdmHandler(stream)
         handler.setLevel(level)
         log.addHandler(handler)
         log.setLevel(logging.INFO)
@@ -129,11 +134,11 @@ def console_logs(stream: TextIO) -> Iterator[None]:
     """Print this package's log lines to `stream` inside the context, not where they went before."""
     existing = _console_handler()
     handler = log_to_console(stream)
-    previous, handler.stream = handler.stream, stream
+    previous, handler.chosen = handler.chosen, stream
     try:
         yield
     finally:
-        handler.stream = previous
+        handler.chosen = previous
         if not existing:
             log.removeHandler(handler)
 

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
+from paddle_mnist.data.structures import require_one_shape
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.metrics.sums import Mean, Sums
@@ -89,9 +90,11 @@ class Gathered:
         return Gathered(self.metric, values)
 
     def plus(self, *others: BatchMetric) -> "Gathered":
-        """Append the outputs of other batches, in this order."""
-        columns = zip(*(metric.to_numpy() for metric in (self, *others)))
-        return self.with_values([np.concatenate(column) for column in columns])
+        """Append the outputs of other batches, in this order. Raises DataError if they differ."""
+        batches = [metric.to_numpy() for metric in (self, *others)]
+        for batch in batches:
+            require_one_shape(batch, batches[0], "the gathered values of a batch")
+        return self.with_values([np.concatenate(column) for column in zip(*batches)])
 
     def to_numpy(self) -> list[np.ndarray]:
         """Return the values as arrays. Waits for the device."""

@@ -89,14 +89,14 @@ def find_source(data: str = "auto") -> Source:
     tried: what `work/` holds, IDX files in Paddle's cache, a download, and last the embedded
     digits, with a warning. In a folder these are tried: mnist.json.gz, the four IDX files,
     mnist.npz of Keras, mnist_train.csv and train.csv of Kaggle. A path never falls back to another
-    source.
+    source; "auto" goes on past CSV files in `work/` that cannot be read, with a warning.
     """
     data, digits = _split_selection(data)
     if data == "auto":
         data, default_digits = _split_selection(os.environ.get("PADDLE_MNIST_DATA") or "auto")
         digits = digits or default_digits
     if data == "auto":
-        source = _in_folder(WORK) or _idx_in(paddle_cache()) or _downloaded() or DIGITS_SOURCE
+        source = _in_work() or _idx_in(paddle_cache()) or _downloaded() or DIGITS_SOURCE
     elif data == "digits":
         source = DIGITS_SOURCE
     else:
@@ -151,6 +151,15 @@ def _contents(folder: Path) -> str:
     """Return the names of the first files in a folder."""
     names = sorted(path.name for path in folder.glob("*"))
     return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if names[9:] else "") or "no files"
+
+
+def _in_work() -> Optional[Source]:
+    """Return what `work/` holds; None, with a warning, if that cannot be read."""
+    try:
+        return _in_folder(WORK)
+    except (DataError, OSError) as error:  # a train.csv may be a stranger's
+        log.warning("%s; looking for MNIST outside of %s/", error, WORK)
+        return None
 
 
 def _in_folder(folder: Path) -> Optional[Source]:

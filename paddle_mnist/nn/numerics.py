@@ -62,7 +62,10 @@ def require_finite_weights(weights: Mapping[str, Any], where: str, remedy: str) 
     do.
     """
     for name, value in weights.items():
-        finite = np.isfinite(value) if isinstance(value, np.ndarray) else value.isfinite()
+        is_array = isinstance(value, np.ndarray)
+        if not (is_array or value.is_floating_point() or value.is_complex()):
+            continue  # Paddle has no `isfinite` for bool and most integers
+        finite = np.isfinite(value) if is_array else value.isfinite()
         if not finite.all():
             raise DivergedError(
                 f"{name} is no longer finite {where}; expected finite weights; {remedy}"

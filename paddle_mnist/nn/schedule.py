@@ -1,5 +1,6 @@
 """Step the learning-rate schedule of an optimizer when it is due, and save its state."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -60,8 +61,10 @@ class Schedule:
         metrics: of the epoch's evaluation; empty if there was none.
         """
         if isinstance(self.scheduler, lr.ReduceOnPlateau):
-            if self.monitor is not None and self.monitor in metrics:
-                self.scheduler.step(metrics[self.monitor])
+            value = metrics.get(self.monitor or "")
+            # Paddle would keep a first NaN as the best value, which no later one is better than.
+            if value is not None and not (math.isnan(value) and self.scheduler.best is None):
+                self.scheduler.step(value)
         elif self.scheduler and self.every == "epoch":
             self.scheduler.step()
 
@@ -74,15 +77,17 @@ class Schedule:
             self.scheduler.step(step if self.every == "step" else epoch)
 
 
-def schedule_numbers(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+def schedule_numbers(optimizer: paddle.optimizer.Optimizer, finite: bool = False) -> dict[str, Any]:
     """Return all numbers of an optimizer's schedule, by name; {} if it has none.
+
+    finite: leave out NaN and infinity, which JSON lacks; checkpoints hold them as extra state.
 
     They are saved beside the schedule's `state_dict`, which leaves some out that change: `T_cur`
     and `T_i` of CosineAnnealingWarmRestarts (Paddle 3.3.1). Before the first step they are its
     arguments.
     """
     scheduler = scheduler_of(optimizer)
-    return _numbers(scheduler) if scheduler else {}
+    return _numbers(scheduler, finite) if scheduler else {}
 
 
 def load_state(
@@ -131,21 +136,22 @@ def scheduler_of(optimizer: paddle.optimizer.Optimizer) -> Optional[lr.LRSchedul
     return schedule if isinstance(schedule, lr.LRScheduler) else None
 
 
-def _numbers(scheduler: lr.LRScheduler) -> dict[str, Any]:
+def _numbers(scheduler: lr.LRScheduler, finite: bool) -> dict[str, Any]:
     numbers = {}
     for name, value in sorted(vars(scheduler).items()):
         if isinstance(value, lr.LRScheduler):  # the one that follows a LinearWarmup
-            numbers[name] = {"class": type(value).__name__, **_numbers(value)}
-        elif isinstance(value, str) or _is_number(value):
+            numbers[name] = {"class": type(value).__name__, **_numbers(value, finite)}
+        elif isinstance(value, str) or _is_number(value, finite):
             numbers[name] = plain(value)
-        elif isinstance(value, (list, tuple)) and all(map(_is_number, value)):
+        elif isinstance(value, (list, tuple)) and all(_is_number(item, finite) for item in value):
             numbers[name] = plain(list(value))
     return numbers
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any, finite: bool) -> bool:
     is_of_numpy = isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "biuf"
-    return is_of_numpy or isinstance(value, (int, float))
+    is_number = is_of_numpy or isinstance(value, (int, float))
+    return is_number and not (finite and not np.all(abs(value) < math.inf))
 
 
 def _typed(numbers: Any, current: Any) -> Any:

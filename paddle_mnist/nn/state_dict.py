@@ -80,5 +80,6 @@ def require_match(entries: Mapping[str, Any], expected: Mapping[str, Any], error
 def _shape_and_dtype(value: Any) -> str:
     """Return `[20, 1, 5, 5] float32` for a tensor or array, else the name of the type."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{list(value.shape)} {str(value.dtype).rpartition('.')[2]}"
+        dtype = str(value.dtype).rpartition(".")[2].replace("uint16", "bfloat16")  # as NumPy has it
+        return f"{list(value.shape)} {dtype}"
     return type(value).__name__

@@ -178,14 +178,13 @@ def supervise(
 def _run(command: Sequence[str], hang_timeout: float) -> int:
     """Run a command to its end, or kill it when it hangs; return its exit code."""
     reading, writing = heartbeat_pipe()
-    with reading:
-        with writing:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, heartbeat.VARIABLE: f"{os.getpid()} {writing.fileno()}"},
-                pass_fds=[writing.fileno()],
-                start_new_session=True,  # the keyboard's SIGINT comes once, from here
-            )
+    with reading, writing:  # open for the children of a wrapper, too
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, heartbeat.VARIABLE: f"{os.getpid()} {writing.fileno()}"},
+            pass_fds=[writing.fileno()],
+            start_new_session=True,  # the keyboard's SIGINT comes once, from here
+        )
         child = Child(process.pid, process.poll, reading)
         try:
             if not watch([child], hang_timeout):

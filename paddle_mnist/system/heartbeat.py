@@ -55,6 +55,10 @@ def start() -> None:
         _state.parent = int(parent)
         if pipe:
             _state.pipe = int(pipe)
+            # A wrapper, which had the variable, started this process, and may have closed the pipe.
+            if _state.parent != os.getppid() and os.path.exists(f"/proc/{parent}/fd/{pipe}"):
+                _state.parent = os.getppid()
+                _state.pipe = os.open(f"/proc/{parent}/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
             guard()
 
 
@@ -102,9 +106,12 @@ def beat(exchanging: bool = False) -> None:
     for listener in listeners:
         listener()
     if _state.pipe is not None:
-        # full: the parent has not read the last ones yet; broken: the guard ends this process
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        try:
             os.write(_state.pipe, EXCHANGE if exchanging else BEAT)
+        except BlockingIOError:
+            pass  # the parent has not read the last ones yet
+        except BrokenPipeError:
+            _state.parent = 0  # nobody reads: the guard ends this process
 
 
 def report(message: bytes) -> None:

@@ -329,7 +329,7 @@ def as_yaml(training: Training, description: Mapping[str, Any]) -> str:
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as a manifest contains them. Raises ConfigError for values that JSON lacks."""
+    """Return values as in a manifest, NaN as a string. Raises ConfigError for what that lacks."""
 
     def as_plain(value: Any) -> Any:
         converted = plain(value)
@@ -340,7 +340,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     entries = {}
     for name, value in values.items():
         try:
-            entries[name] = json.loads(json.dumps(value, default=as_plain, allow_nan=False))
+            entries[name] = json.loads(json.dumps(value, default=as_plain), parse_constant=str)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{name} is {value!r:.60} ({error}), which cannot be compared; expected numbers, "

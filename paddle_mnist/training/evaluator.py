@@ -126,13 +126,16 @@ def _evaluate_batches(
 ) -> list[dict[str, BatchMetric]]:
     """Return the metrics of all batches, those of other processes too."""
     rank, size = (world.rank, world.size) if loader.is_indexed else (0, 1)
-    batches = []
+    batches: list[dict[str, BatchMetric]] = []
+    firsts: dict[str, BatchMetric] = {}
     for turn, batch in enumerate(loader.epoch(0, start=rank, stride=size)):
         heartbeat.beat()
         number = rank + turn * size  # in the epoch
         reseed(0, number)  # a net that draws random numbers gives the same result every time
         with located(batch, loader, 0, number, data):
             batches.append(_evaluate_batch(step, model, batch))
+            for name, metric in batches[-1].items():  # an error must not wait for the last batch
+                firsts.setdefault(name, metric).plus(metric)
     heartbeat.beat()
     if size == 1:
         return batches

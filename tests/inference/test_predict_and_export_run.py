@@ -177,6 +177,16 @@ def test_predict_run_wrong_data_raises(weights):
         (Points(), lambda model, batch: model(batch[0]).sum(), "without an axis for the samples"),
         (Points(), lambda model, batch: 3, "an output of the model is a int"),
         ([], None, "have no batches"),
+        (
+            ready(*([np.zeros([2, length, WIDTH], "float32")] for length in (3, 5, 5))),
+            None,
+            r"outputs of batch 2 are float32 \[2, 5, 3\], .* \[2, 3, 3\]; expected .* pad all",
+        ),
+        (
+            ready(POINTS[:8], POINTS[8:]),
+            lambda model, batch: [model(batch)] * (9 - len(batch)),
+            "outputs of batch 2 are ",
+        ),
     ):
         with pytest.raises(DataError, match=message):
             predict_run(weights, with_dropout, data, forward=forward)
@@ -234,6 +244,44 @@ def test_export_run_names_several_inputs(saved, tmp_path):
             predictor.run(inputs)
 
 
+class AnyLength(nn.Layer):
+    """A net of texts of any length, with an output for each word and one for the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.gru, self.out = nn.Embedding(7, 4), nn.GRU(4, 4), nn.Linear(4, 3)
+
+    def forward(self, words, lengths=None):
+        outputs, last = self.gru(self.words(words), sequence_length=lengths)
+        return outputs, self.out(last[0])
+
+
+def any_length(form, saved, folder, lengths):
+    """Export a net for texts of any length, and compare it with the net for two lengths."""
+    specs = [InputSpec([None, None], "int64", "words"), InputSpec([None], "int64", "lengths")]
+    inputs = [(WORDS, *lengths), (WORDS[:, :4], *lengths)]
+    path, _ = saved(AnyLength, *inputs[0])
+    about = export_run(
+        path, AnyLength, folder, specs[: len(inputs[0])], format=form, outputs=["states", "text"]
+    )
+    described = about["inputs"] if lengths else [about["input"]]
+    assert [spec["shape"] for spec in described] == [[-1, -1], [-1]][: len(inputs[0])]
+    assert about["output_shapes"] == {"states": [-1, -1, 4], "text": [-1, 3]}
+    predictor, model = Predictor(folder, batch_size=8), load_model(path, AnyLength)
+    assert predictor.output_shapes == {"states": (-1, 4), "text": (3,)}
+    for batch in inputs:
+        computed = predictor.run(batch if lengths else batch[0])
+        for value, expected in zip(computed.values(), model(*map(paddle.to_tensor, batch))):
+            assert_close(value, expected)
+    for words, shape in ((WORDS[:, :, np.newaxis], r"\[33, 5, 1\]"), (WORDS[:, :0], r"\[33, 0\]")):
+        with pytest.raises(DataError, match=rf"int64 {shape}; expected int64 \[N, -1\]"):
+            predictor.run((words, *lengths) if lengths else words)
+
+
+def test_export_run_for_any_length_computes_as_the_net(saved, tmp_path):
+    any_length("paddle", saved, tmp_path, [np.arange(len(WORDS)) % 4 + 1])
+
+
 def test_export_run_to_onnx_computes_as_the_net(saved, tmp_path):
     pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
     path, expected = saved(PointsAndWords, POINTS, WORDS)
@@ -241,9 +289,15 @@ def test_export_run_to_onnx_computes_as_the_net(saved, tmp_path):
     assert_close(Predictor(tmp_path, batch_size=8).run((POINTS, WORDS))["output"], expected)
 
 
+def test_export_run_to_onnx_for_any_length_computes_as_the_net(saved, tmp_path):
+    pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
+    any_length("onnx", saved, tmp_path, [])  # Paddle2ONNX drops `sequence_length`
+
+
 def test_export_run_wrong_inputs_raises(weights, tmp_path):
     for inputs, options, message in (
-        (InputSpec([None, None], "float32"), {}, "None"),
+        (InputSpec([None, 0], "float32"), {}, "and positive sizes"),
+        (InputSpec([None, None], "float32"), {}, r"the batch is \[float32 \[4, 32\]\]$"),
         (InputSpec([8, WIDTH], "float32"), {}, "None"),
         (np.float32(3), {}, "expected a batch of samples"),
         (POINTS[:, 1:], {}, r"^the model fails with .*; the batch is \[float32 \[33, 5\]\]$"),
@@ -280,7 +334,7 @@ def test_predictor_wrong_input_or_description_raises(weights, tmp_path):
         {"outputs": "output"},
         {"files": {"model.onnx": "", "inference.json": ""}},
         {"input": {**about["input"], "dtype": "nonsense"}},
-        {"input": {**about["input"], "shape": [-1, -1]}},
+        {"input": {**about["input"], "shape": [-1, 0]}},
         {"input": {**about["input"], "name": "words"}},
     ):
         (tmp_path / "about.json").write_text(json.dumps({**about, **changes}))

@@ -1,6 +1,8 @@
 """Log lines, `metrics.jsonl`, and the progress bar on a terminal."""
 
+import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -12,7 +14,7 @@ import termios
 import forked
 from conftest import ROOT
 
-from paddle_mnist.metrics.console import LogWriter
+from paddle_mnist.metrics.console import LogWriter, console_logs, log, log_to_console
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.train_state import RunningSums, TrainState
 
@@ -47,6 +49,23 @@ def test_log_writer_writes_the_documented_lines(lines):
     assert "step 1800 lr" in lines()[2] and "eta" not in lines()[2]
     writer.write(IN_EPOCH, {"train/loss": 0.5})  # of a callback
     assert lines()[3] == "epoch 2/5 step 1800/3910 train loss 0.5000"
+
+
+def test_console_lines_go_to_the_stdout_of_their_moment(monkeypatch):
+    """Also once that of the first line is closed, as after `redirect_stdout`."""
+    monkeypatch.setattr(log, "handlers", [])
+    log_to_console()
+    closed, first, second = io.StringIO(), io.StringIO(), io.StringIO()
+    for stream in (closed, first):
+        with contextlib.redirect_stdout(stream):
+            log_to_console()
+            log.info("a line")
+            with console_logs(second):
+                log.info("another")
+            log.info("a third")
+        assert stream.getvalue() == "a line\na third\n"
+        closed.close()
+    assert second.getvalue() == "another\n" * 2
 
 
 def test_jsonl_writer_writes_one_object_a_line_and_no_speeds(tmp_path):

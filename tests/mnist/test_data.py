@@ -46,6 +46,19 @@ def test_auto_takes_the_first_of_four_sources(elsewhere, idx, lines):
     assert find_source().path == Path("work/mnist.json.gz")
 
 
+def test_auto_goes_on_past_a_broken_file_in_work(elsewhere, idx, lines):
+    (elsewhere / "work").mkdir()
+    (elsewhere / "work/train.csv.gz").write_bytes(b"id,label")
+    shutil.copytree(idx, elsewhere / "home/.cache/paddle/dataset/mnist")
+    assert find_source().files[0].is_relative_to(elsewhere / "home")
+    assert lines() == [
+        "work/train.csv.gz: not a gzip file, although its name ends in .gz; looking for MNIST "
+        "outside of work/"
+    ]
+    with pytest.raises(DataError, match="not a gzip file"):
+        find_source("work")  # a path never falls back
+
+
 def test_explicit_source_wins_over_environment_over_auto(elsewhere, tiny, idx, monkeypatch):
     monkeypatch.setenv("PADDLE_MNIST_DATA", str(idx))
     assert find_source().path == idx

@@ -1,6 +1,7 @@
 """The schedule of an optimizer is stepped when it is due, and all of it is saved."""
 
 import json
+import math
 
 import numpy as np
 import paddle
@@ -36,6 +37,14 @@ def test_schedule_plateau_follows_the_monitored_metric():
         schedule.after_step()
         schedule.after_epoch({} if loss is None else {"valid/loss": loss})
     assert optimizer.get_lr() == 0.5
+
+
+def test_schedule_plateau_whose_metric_is_undefined_at_first_takes_the_first_number_as_best():
+    optimizer = sgd(lr.ReduceOnPlateau(1.0, factor=0.5, patience=1))
+    schedule = Schedule(optimizer, monitor="valid/loss")
+    for loss in (math.nan, 2.0, 1.0, math.nan, 0.5):
+        schedule.after_epoch({"valid/loss": loss})
+    assert optimizer.get_lr() == 1.0 and schedule.scheduler.best == 0.5
 
 
 def test_schedule_wrong_options_raises():

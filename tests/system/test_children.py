@@ -21,6 +21,7 @@ import os, signal, sys, time
 from pathlib import Path
 from fit_rows import train
 from paddle_mnist import Callback, is_rehearsal
+from paddle_mnist.system.heartbeat import is_supervised
 
 class Trouble(Callback):
     def after_step(self, view):
@@ -32,6 +33,11 @@ class Trouble(Callback):
 train("EMA", "run", callbacks=[Trouble()], save_every_steps=1, **{options})
 """
 ONCE = "if step == 6 and not once.exists(): once.touch(); "
+# A script that runs that one in a process of its own.
+WRAPPER = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, "training.py"]))
+"""
 LONG = {"epochs": 5000, "keep_last": 1}
 
 
@@ -39,9 +45,10 @@ LONG = {"epochs": 5000, "keep_last": 1}
 def supervised(tmp_path):
     """Start a supervised script with some trouble in it; gives the process."""
 
-    def start(trouble, *args, **options):
-        script = tmp_path / "script.py"
-        script.write_text(SCRIPT.format(trouble=trouble, options=options))
+    def start(trouble, *args, wrapper=None, **options):
+        script, training = tmp_path / "script.py", tmp_path / "training.py"
+        training.write_text(SCRIPT.format(trouble=trouble, options=options))
+        script.write_text(wrapper or training.read_text())
         program = [sys.executable, ROOT / "paddle_mnist/__main__.py", "supervise"]
         command = [*program, *args, "run", script]
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
@@ -52,17 +59,19 @@ def supervised(tmp_path):
 
 @SLOW
 @pytest.mark.parametrize(
-    ("trouble", "restarts", "hang_timeout"),
+    ("trouble", "restarts", "hang_timeout", "wrapper"),
     [
-        (f"if step in (3, 7) and not once.exists(): once.touch(); {KILL}", 2, 60),
-        (f"{ONCE} os.kill(os.getpid(), signal.SIGSTOP)", 1, 3),
+        (f"if step in (3, 7) and not once.exists(): once.touch(); {KILL}", 2, 60, None),
+        (f"{ONCE} os.kill(os.getpid(), signal.SIGSTOP)", 1, 3, None),
+        (f"{ONCE} os.kill(os.getpid(), signal.SIGSTOP)", 1, 3, WRAPPER),
     ],
-    ids=["dies", "stops"],
+    ids=["dies", "stops", "stops in a wrapper"],
 )
 def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
-    supervised, tmp_path, trouble, restarts, hang_timeout
+    supervised, tmp_path, trouble, restarts, hang_timeout, wrapper
 ):
-    process = supervised(trouble, "--max_restarts", "3", "--hang_timeout", hang_timeout)
+    options = ["--max_restarts", "3", "--hang_timeout", hang_timeout]
+    process = supervised(f"assert is_supervised()\n        {trouble}", *options, wrapper=wrapper)
     output, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
     assert output.count("the training ended with") == restarts
@@ -127,11 +136,16 @@ def test_signal_is_forwarded_and_ends_the_training(supervised, tmp_path):
 
 
 @SLOW
-@pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=RELEASE)])
-def test_supervisor_that_is_killed_leaves_no_orphan(supervised, tmp_path, hangs):
-    process = supervised("if step == 6: time.sleep(9999)" if hangs else "pass", **LONG)
+@pytest.mark.parametrize(
+    ("hangs", "wrapper"),
+    [(False, None), (False, WRAPPER), pytest.param(True, None, marks=RELEASE)],
+    ids=["trains", "trains in a wrapper", "hangs"],
+)
+def test_supervisor_that_is_killed_leaves_no_orphan(supervised, tmp_path, hangs, wrapper):
+    trouble = "if step == 6: time.sleep(9999)" if hangs else "pass"
+    process = supervised(trouble, wrapper=wrapper, **LONG)
     wait_for(tmp_path / "run/checkpoints/model_epoch0.json", process)
-    child = child_of(process)
+    child = child_of(child_of(process) if wrapper else process)
     time.sleep(0.5)  # until it hangs
     process.kill()
     assert is_gone(child)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paddle.nn import functional as F
 
 from paddle_mnist import BatchLoader, Gathered, Mean, Sums, evaluate_run
-from paddle_mnist.errors import DivergedError
+from paddle_mnist.errors import DataError, DivergedError
 
 
 def all_samples():
@@ -136,3 +136,17 @@ def test_evaluate_run_adds_large_losses_in_float64_and_keeps_a_metric_of_nan(tra
     step, data = giving(2.0**24, 1.0, 1.0)
     metrics = evaluate_run(trained, perceptron, data, step=step)
     assert metrics["loss"] == (2.0**24 + 2) / 3 and np.isnan(metrics["m"])
+
+
+def test_evaluate_run_gathered_values_of_other_lengths_raise_at_their_batch(trained):
+    read = []
+
+    def batches():
+        for length in (3, 3, 5, 5):
+            read.append(length)
+            yield paddle.rand([2, length, 6]), paddle.zeros([2, length, 1], "int64")
+
+    metrics = {"range": Gathered(range_of)}
+    with pytest.raises(DataError, match=r"\[2, 5, 3\], int64 \[2, 5, 1\]\], those of the first"):
+        evaluate_run(trained, perceptron, batches, loss=F.cross_entropy, metrics=metrics)
+    assert read[-3:] == [3, 3, 5]

@@ -5,10 +5,21 @@ An example's name says all that it is: `-k "dropout-SIGKILL-step3"` repeats one 
 
 import functools
 import itertools
+import math
 
 import paddle
 import pytest
-from fit_rows import REFUSED_DIVIDED, WIDTH, ProgramError, StopsAt, adam, bits, stop, train
+from fit_rows import (
+    CLASSES,
+    REFUSED_DIVIDED,
+    WIDTH,
+    ProgramError,
+    StopsAt,
+    adam,
+    bits,
+    stop,
+    train,
+)
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
@@ -24,6 +35,7 @@ from stopped_programs import (
     stop_example,
 )
 
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.plots.history import read_history, series
 
@@ -140,6 +152,67 @@ def test_schedule_of_an_inner_optimizer_is_stepped_and_logged(unbroken):
         expected.append(schedule.get_lr())
         schedule.step()
     assert rates == pytest.approx([expected[step - 1] for step in steps])
+
+
+class Masked(nn.Layer):
+    """Has a buffer of each dtype, which steps change."""
+
+    def __init__(self, dtypes):
+        super().__init__()
+        self.out = nn.Linear(WIDTH, CLASSES)
+        for dtype in dtypes:
+            mask = paddle.to_tensor([1, 0, 1, 1, 0, 1]).astype(dtype)
+            self.register_buffer(f"mask_{dtype}", mask)
+
+    def forward(self, points):
+        for buffer in self.buffers():
+            mask = buffer.astype("float32")
+            points = points + mask
+            if self.training:
+                buffer.set_value((1 - mask).astype(buffer.dtype))
+        return self.out(points)
+
+
+DTYPES = "bool int8 uint8 int16 int32 int64 float32 float64 complex64".split()
+
+
+@pytest.mark.parametrize("ema", [0, 0.9])
+def test_buffers_of_any_dtype_are_saved_and_resume(ema, tmp_path):
+    # A CPU adds up no bfloat16.
+    dtypes = DTYPES if ema else [*DTYPES, "bfloat16"]
+    options = {"model": lambda: seeded(lambda: Masked(dtypes)), "ema": ema}
+    unbroken = train("dropout", tmp_path / "unbroken", **options)
+    with pytest.raises(ProgramError):
+        train("dropout", tmp_path / "run", callbacks=[StopsAt(4, stop)], **options)
+    assert bits(train("dropout", tmp_path / "run", **options)) == bits(unbroken)
+
+
+class Worsening(lr.LRScheduler):
+    """Begins with an infinite best value, as users write it; NaN and infinity come and go."""
+
+    def __init__(self):
+        self.best, self.bounds, self.calls = math.inf, [0.0, math.inf], 0
+        super().__init__(0.1)
+
+    def get_lr(self):
+        self.calls += 1
+        self.best = {3: math.nan, 4: 0.5, 7: -math.inf}.get(self.calls, self.best)
+        self.bounds = [float(self.calls), math.inf]
+        return 0.1 / (1 + (self.best < 1) + self.bounds[0])
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 8])
+def test_schedule_with_numbers_that_json_lacks_resumes_to_the_same_bits(step, tmp_path):
+    def optimizer(parameters):
+        return paddle.optimizer.SGD(Worsening(), parameters)
+
+    options = {"optimizer": optimizer, "must_match": {"limit": math.inf}}
+    unbroken = train("dropout", tmp_path / "unbroken", **options)
+    with pytest.raises(ProgramError):
+        train("dropout", tmp_path / "run", callbacks=[StopsAt(step, stop)], **options)
+    assert bits(train("dropout", tmp_path / "run", **options)) == bits(unbroken)
+    with pytest.raises(ConfigError, match=r"limit.*Infinity"):
+        train("dropout", tmp_path / "run", **{**options, "must_match": {"limit": 3}})
 
 
 L1 = paddle.regularizer.L1Decay(0.01)
