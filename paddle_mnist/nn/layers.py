@@ -1,7 +1,6 @@
 """Layers of any net: modes, read-only hooks, statistics, sparse gradients, what computes them."""
 
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, TypeVar
@@ -32,12 +31,10 @@ def training_mode_begins(model: nn.Layer, warns: bool = True) -> Iterator[None]:
     kept = {n: layer for n, layer in model.named_sublayers() if model.training > layer.training}
     model.train()
     yield
-    undone = {name: name.split(".") for name, layer in kept.items() if layer.training}
-    outermost = [
-        name
-        for name, parts in undone.items()
-        if undone.keys().isdisjoint(itertools.accumulate(parts[:-1], "{}.{}".format))
-    ]
+    outermost: list[str] = []  # a layer comes before those inside it
+    for name in (name for name, layer in kept.items() if layer.training):
+        if not (outermost and name.startswith(f"{outermost[-1]}.")):
+            outermost.append(name)
     if outermost and warns:
         log.warning(
             "%s: in evaluation mode, but each epoch begins with model.train(), which undoes it; to "
