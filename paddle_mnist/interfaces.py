@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class View:
     @property
     def parameters(self) -> list[str]:
         """The names of the parameters, as in `state_dict`."""
-        return [name for name, _ in self._model.named_parameters()]
+        return [*self._parameters]
 
     def parameter(self, name: str) -> np.ndarray:
         """A copy of a parameter's values. Raises ConfigError for an unknown name."""
@@ -111,11 +112,14 @@ class View:
         gradient = self._parameter(name).grad
         return None if gradient is None else gradient.numpy()
 
+    @functools.cached_property
+    def _parameters(self) -> "dict[str, paddle.Tensor]":
+        return dict(self._model.named_parameters())
+
     def _parameter(self, name: str) -> "paddle.Tensor":
-        parameters = dict(self._model.named_parameters())
-        if name not in parameters:
-            raise ConfigError(unknown_name("the model", name, parameters))
-        return parameters[name]
+        if name not in self._parameters:
+            raise ConfigError(unknown_name("the model", name, self._parameters))
+        return self._parameters[name]
 
 
 class Observer:

@@ -7,6 +7,7 @@ Here each entry is copied when it is written, and then released.
 import copy
 import hashlib
 import io
+import math
 import pickle
 import re
 import struct
@@ -38,7 +39,7 @@ class SavedState:
     def nbytes(self) -> int:
         """The bytes of all tensors and arrays."""
         return sum(
-            int(value.size) * int(value.element_size() if is_tensor(value) else value.itemsize)
+            math.prod(value.shape) * (value.element_size() if is_tensor(value) else value.itemsize)
             for value in _arrays(self._contents)
         )
 
@@ -112,6 +113,8 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
     dispatch: ClassVar[dict[type, Any]] = dict(_Pickler.dispatch)
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) in self.dispatch:  # asked first, since most objects are numbers and strings
+            return NotImplemented
         if isinstance(obj, _Named):
             return tuple, (tuple(obj),)  # as `paddle.save` does
         if not is_tensor(obj) and not isinstance(obj, np.ndarray):

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -66,6 +67,9 @@ class CheckpointStore:
         self._require_ownership = require_ownership
         # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
+        # The checkpoints that `_listed_for` may drop, so that a save need not read all manifests.
+        self._listed: dict[Path, Checkpoint] = {}
+        self._listed_for: Optional[Saving] = None
 
     def commit(
         self,
@@ -91,6 +95,7 @@ class CheckpointStore:
             if not _lists_files(path, entries):
                 # A checkpoint of this name may exist, but must not while its files are replaced.
                 remove(path)
+                self._listed.pop(path, None)
             for file in pending:
                 file.publish()
         manifest = {
@@ -108,6 +113,7 @@ class CheckpointStore:
         self._require_ownership()
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
+        self._listed[path] = checkpoint
         return checkpoint
 
     def all(self) -> list[Checkpoint]:
@@ -210,6 +216,7 @@ class CheckpointStore:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
             self._signatures.pop(checkpoint.manifest[CHECKSUM], None)
+            self._listed.pop(checkpoint.path, None)
         return [checkpoint.name for checkpoint in dropped]
 
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
@@ -218,20 +225,28 @@ class CheckpointStore:
         A damaged checkpoint must not take the place of a good one, such as that of the best. Since
         verifying takes time, only those that are kept are verified; if some are damaged, this is
         repeated without them. The damaged ones are not pruned, but stay for the quarantine.
+
+        Lists the folder if it has not yet done so for `saving`, or has found damage.
         """
-        candidates = self.all()
+        damaged: list[Checkpoint] = []
         while True:
+            if damaged or saving != self._listed_for:
+                found = [checkpoint for checkpoint in self.all() if checkpoint not in damaged]
+                self._listed = {checkpoint.path: checkpoint for checkpoint in found}
+                self._listed_for = saving
+            candidates = list(self._listed.values())
             names = saving.kept(candidates)
             dropped = [checkpoint for checkpoint in candidates if checkpoint.name not in names]
-            if not dropped:
-                return []
             kept = [checkpoint for checkpoint in candidates if checkpoint.name in names]
-            damaged = [
-                checkpoint for checkpoint in kept if not self._is_unchanged_or_valid(checkpoint)
-            ]
-            if not damaged:
-                return dropped
-            candidates = [checkpoint for checkpoint in candidates if checkpoint not in damaged]
+            invalid = [c for c in kept if dropped and not self._is_unchanged_or_valid(c)]
+            if not invalid:
+                break
+            damaged += invalid
+        # The others are kept whatever is saved later.
+        rivals = replace(saving, keep_epochs=False, keep_breakpoints=False).kept(kept)
+        listed = [*dropped, *(checkpoint for checkpoint in kept if checkpoint.name in rivals)]
+        self._listed = {checkpoint.path: checkpoint for checkpoint in listed}
+        return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:
         """Read a checkpoint's files, and remember them; return it. Raises DamagedError.
@@ -254,6 +269,8 @@ class CheckpointStore:
         older than their manifest, which is written after them. This is enough for checkpoints that
         are not loaded now.
         """
+        if not checkpoint.path.exists():  # deleted since the folder was listed
+            return False
         signatures = _file_signatures(checkpoint)
         if signatures and self._signatures.get(checkpoint.manifest[CHECKSUM]) == signatures:
             return True

@@ -107,6 +107,7 @@ class ExtraState:
             describe_path(path).replace(".", "/", 1): p for path, p in self._optimized.items()
         }
         self.parameters.update(self.optimized)
+        self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self.saved: dict[ObjectPath, None] = {}  # in the order in which they were found
         self.left_out: set[str] = set()
         self.optimizers: dict[ObjectPath, paddle.optimizer.Optimizer] = {}
@@ -429,13 +430,12 @@ class ExtraState:
 
     def _packed_path(self, path: ObjectPath) -> list[Any]:
         """Return a path as plain data, with names in place of keys that are parameters."""
-        by_id = {id(parameter): name for name, parameter in self.parameters.items()}
         packed = []
         for kind, key in path:
-            if id(key) in by_id:
-                packed.append(["parameter", by_id[id(key)]])
-            elif kind == "item" and type(key) is int and key in by_id:
-                packed.append(["id of parameter", by_id[key]])
+            if id(key) in self._names:
+                packed.append(["parameter", self._names[id(key)]])
+            elif kind == "item" and type(key) is int and key in self._names:
+                packed.append(["id of parameter", self._names[key]])
             else:
                 packed.append([kind, _plain(key, describe_path(path))])
         return packed

@@ -1,6 +1,6 @@
 """Translate the state of an optimizer to the names of parameters in the model, and load it."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, Optional
 
 import paddle
@@ -60,7 +60,8 @@ def parameters_with_state(
 
     Paddle creates the state in the first step that has a gradient for the parameter.
     """
-    owners = {_owner(key, generated_names(parameters)) for key in optimizer.state_dict()}
+    names = generated_names(parameters)
+    owners = {_owner(key, names) for key in optimizer.state_dict()}
     return [name for name, parameter in parameters.items() if parameter.name in owners]
 
 
@@ -178,7 +179,9 @@ def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:
     return f"{structured_names[owner]} {key[len(owner) + 1 :].rpartition('_')[0]}"
 
 
-def _owner(key: str, generated_names: Iterable[str]) -> Optional[str]:
+def _owner(key: str, generated_names: Container[str]) -> Optional[str]:
     """Return the generated name of the parameter to which an optimizer's entry belongs."""
-    owners = [name for name in generated_names if key.startswith(f"{name}_")]
-    return max(owners, key=len, default=None)
+    while key := key.rpartition("_")[0]:  # not a loop over the names, since there may be thousands
+        if key in generated_names:
+            return key
+    return None

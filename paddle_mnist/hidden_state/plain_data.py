@@ -19,6 +19,7 @@ SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
+LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray)
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 MOST_ITEMS = 10_000  # of a container that is examined
@@ -38,8 +39,7 @@ ABSENT = _Absent()
 
 def is_leaf(value: Any) -> bool:
     """Return whether a value is data that does not hold other values."""
-    kinds = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray)
-    return isinstance(value, kinds) or is_tensor(value)
+    return isinstance(value, LEAVES) or is_tensor(value)
 
 
 def is_plain(

@@ -28,6 +28,7 @@ HEALTH = {
     "dead": ("dead channels", "linear"),
     "update_ratio": ("update of a step / weights", "log"),
 }
+MOST_POINTS = 2_000  # of a line; more than a screen shows
 
 
 def figures_of(
@@ -59,10 +60,11 @@ def curves(
         return None
     figure, panels = new_panels(3.4, len(metrics))
     for axes, (name, tags) in zip(panels, metrics.items()):
+        lines = {tag: curve(history, tag) for tag in tags}
         for number, tag in enumerate(tags):
             split = tag.partition("/")[0]
             axes.plot(
-                *curve(history, tag),
+                *_thinned(*lines[tag]),
                 color=COLOURS[number % len(COLOURS)],
                 marker="" if split == TRAIN else "o",
                 markersize=4,
@@ -70,16 +72,26 @@ def curves(
             )
         axes.set(xlabel="step", ylabel=labels.get(name, literal(name)))
         axes.grid(alpha=0.3)
-        name_lines(axes, _final_values(name, tags, history))
+        name_lines(axes, _final_values(name, lines))
         if name == "loss":
             _scale_by_logarithm(axes)
     return figure
 
 
-def _final_values(name: str, tags: Sequence[str], history: History) -> str:
+def _thinned(steps: Sequence[int], values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a line of at most `MOST_POINTS`: the ends, and the extremes of neighbours."""
+    points, heights = np.arange(len(steps)), np.array(values)
+    if len(points) > MOST_POINTS:
+        groups = np.array_split(points[1:-1], MOST_POINTS // 2 - 1)
+        ends = [group[[heights[group].argmin(), heights[group].argmax()]] for group in groups]
+        points = np.unique([*ends, points[[0, -1]]])
+    return np.array(steps)[points], heights[points]
+
+
+def _final_values(name: str, lines: Mapping[str, tuple[list[int], list[float]]]) -> str:
     """Return a title with the last values; those of the evaluated splits if there are any."""
-    evaluated = [tag for tag in tags if not tag.startswith(f"{TRAIN}/")] or tags
-    ends = ((tag.partition("/")[0], curve(history, tag)[1][-1:]) for tag in evaluated)
+    evaluated = [tag for tag in lines if not tag.startswith(f"{TRAIN}/")] or lines
+    ends = ((tag.partition("/")[0], lines[tag][1][-1:]) for tag in evaluated)
     values = ", ".join(f"{split} {last:.4g}" for split, values in ends for last in values)
     return literal(f"{name} at the end: {values}")
 
@@ -94,8 +106,7 @@ def _scale_by_logarithm(axes: "Axes") -> None:
 def learning_rate(history: History) -> "Figure":
     """Draw the learning rate over the steps."""
     figure, ((axes,),) = new_figure(2.6)
-    steps, rates = series(history, LEARNING_RATE)
-    axes.plot(steps, rates, color=BLUE)
+    axes.plot(*_thinned(*series(history, LEARNING_RATE)), color=BLUE)
     axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
     axes.grid(alpha=0.3)
     return figure
@@ -117,8 +128,8 @@ def health(history: History) -> Optional["Figure"]:
     figure, all_axes = new_panels(2.8, len(panels))
     for axes, (tag, layers) in zip(all_axes, panels.items()):
         for layer, colour in zip(_evenly_spaced(layers, len(COLOURS)), COLOURS):
-            steps, values = series(history, f"watch/{layer}/{tag}")
-            axes.plot(steps, values, color=colour, marker=".", markersize=4, label=layer)
+            line = _thinned(*series(history, f"watch/{layer}/{tag}"))
+            axes.plot(*line, color=colour, marker=".", markersize=4, label=layer)
         label, scale = HEALTH[tag]
         axes.set(xlabel="step", ylabel=label, yscale=scale)
         if scale == "linear":
@@ -133,15 +144,15 @@ def _watched_layers(history: History) -> dict[str, list[str]]:
 
     Layers without any zeros or dead channels are left out.
     """
-    layers: dict[str, list[str]] = {tag: [] for tag in HEALTH}
+    layers: dict[str, dict[str, None]] = {tag: {} for tag in HEALTH}
     for row in history:
         split, _, name = row["tag"].partition("/")
         layer, _, tag = name.rpartition("/")
         is_drawn = row["value"] is not None and (row["value"] or tag not in ("zeros", "dead"))
         is_bias = tag == "update_ratio" and layer.endswith("bias")
         if split == "watch" and tag in HEALTH and is_drawn and not is_bias:
-            layers[tag] += [layer] if layer not in layers[tag] else []
-    return {tag: names for tag, names in layers.items() if names}
+            layers[tag][layer] = None
+    return {tag: list(names) for tag, names in layers.items() if names}
 
 
 def _evenly_spaced(names: Sequence[str], count: int) -> list[str]:
@@ -170,7 +181,7 @@ def compare(
     for axes, tag in zip(panels, tags):
         for number, (name, history) in enumerate(histories.items()):
             axes.plot(
-                *curve(history, tag),
+                *_thinned(*curve(history, tag)),
                 color=COLOURS[number % len(COLOURS)],
                 linestyle="-" if number == 0 else (number, (4, 4)),
                 linewidth=3.5 if number == 0 else 2,

@@ -1,7 +1,9 @@
 """Checkpoints: committed whole, verified, matched to the model or refused with a diff."""
 
+import cProfile
 import math
 import os
+import pstats
 import sys
 import threading
 from dataclasses import replace
@@ -235,6 +237,33 @@ def test_prune_reads_only_files_that_changed_after_their_manifest(store):
     another = CheckpointStore(store.folder)
     assert save_and_prune(another, 5) == (["mnist_epoch3", "mnist_epoch4"], 4)
     assert save_and_prune(another, 6) == ([], 0)
+
+
+def test_saves_need_no_more_calls_after_many_of_them(store):
+    saving, calls = replace(NEWEST, keep_epochs=True), []
+    for epoch in range(60):
+        with cProfile.Profile() as profile:
+            for step in (10 * epoch + 5, 10 * epoch + 10):
+                state = TrainState(epoch=(step + 1) // 10, position=step % 10, step=step)
+                store.commit(f"mnist_epoch{epoch}_step{step}", BYTES, state)
+                store.prune(saving)
+        calls.append(pstats.Stats(profile).total_calls)
+    assert len(store.all()) == 60
+    assert calls[-1] < 1.2 * calls[9]
+
+
+def test_prune_sees_checkpoints_deleted_meanwhile_as_they_are(store, caplog):
+    """A best one that is gone takes the place of no other."""
+    saving = replace(NEWEST, keep_best=True)
+    commit(store, [0.9, 0.99, 0.5])
+    assert store.prune(saving) == ["mnist_epoch0"]
+    for path in store.folder.glob("mnist_epoch1.*"):
+        path.unlink()
+    expected = {(3, 0.6): ["mnist_epoch2"], (4, 0.4): [], (5, 0.4): ["mnist_epoch4"]}
+    for (epoch, accuracy), dropped in expected.items():
+        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, accuracy))
+        assert store.prune(saving) == dropped
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

@@ -151,3 +151,19 @@ def test_save_figures_keeps_the_figure_and_returns_its_pixels(tmp_path):
         assert np.array_equal(pixels, np.asarray(image.convert("RGB").reduce(2)))
         assert image.width == WIDTH * SAVED_DPI == 2 * pixels.shape[1]
     assert not save_figures({"rate": learning_rate(HISTORY)}, tmp_path, only=["rate.svg"])
+
+
+def test_lines_have_no_more_points_than_a_screen_shows():
+    """The ends, and peaks of a single step, are among them."""
+    values = np.sin(np.arange(50_000)) + 2
+    values[[777, 41_000, -1]] = 5, 0.5, 6
+    tags = ("train__loss", "train__lr", "watch__fc__std")
+    history = lines_of(**dict.fromkeys(tags, values.tolist()))
+    shown = [curves(history), learning_rate(history), health(history)]
+    shown.append(compare({"a": history, "b": history}))
+    for line in (line for figure in shown for line in figure.axes[0].lines):
+        points = dict(zip(line.get_xdata(), line.get_ydata()))
+        assert len(points) == len(line.get_xdata()) <= 2_000
+        assert [points[step] for step in (777, 41_000, 49_999)] == [5, 0.5, 6]
+        assert min(points) <= 1
+        assert list(points) == sorted(points) and all(values[s] == v for s, v in points.items())
