@@ -31,6 +31,21 @@ class Trouble(Callback):
 
 train("EMA", "run", callbacks=[Trouble()], save_every_steps=1, **{options})
 """
+# What follows the last step: a callback that draws, say, and the script's own work.
+SLOW_END = """
+import time
+from fit_rows import train
+from paddle_mnist import Callback
+
+class Draws(Callback):
+    def after_training(self, training, result):
+        time.sleep(4)
+
+train("EMA", "run", callbacks=[Draws()])
+print("fit has returned", flush=True)
+time.sleep(4)
+print("the script ends", flush=True)
+"""
 ONCE = "if step == 6 and not once.exists(): once.touch(); "
 LONG = {"epochs": 5000, "keep_last": 1}
 
@@ -39,9 +54,10 @@ LONG = {"epochs": 5000, "keep_last": 1}
 def supervised(tmp_path):
     """Start a supervised script with some trouble in it; gives the process."""
 
-    def start(trouble, *args, **options):
+    def start(trouble, *args, script=False, **options):
+        text = trouble if script else SCRIPT.format(trouble=trouble, options=options)
         script = tmp_path / "script.py"
-        script.write_text(SCRIPT.format(trouble=trouble, options=options))
+        script.write_text(text)
         program = [sys.executable, ROOT / "paddle_mnist/__main__.py", "supervise"]
         command = [*program, *args, "run", script]
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
@@ -71,6 +87,15 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     unbroken = bits(fit_points("EMA", tmp_path / "unbroken", save_every_steps=1))
     # Finished by the script, the run is only read here.
     assert bits(fit_points("EMA", tmp_path / "run", save_every_steps=1)) == unbroken
+
+
+@SLOW
+def test_work_after_the_training_is_no_hang_of_it(supervised, tmp_path):
+    """Neither in a callback after the result is written, nor in the script after fit."""
+    process = supervised(SLOW_END, "--max_restarts", "1", "--hang_timeout", "2", script=True)
+    output, error = process.communicate(timeout=240)
+    assert process.returncode == 0, output + error
+    assert output.count("the script ends") == 1 and "the training ended" not in output
 
 
 @SLOW
