@@ -7,6 +7,7 @@ which restarts a run that dies or hangs, within a budget of restarts. In the chi
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -50,7 +51,8 @@ class Child:
     """A process that this one has started, and the pipe from which its heartbeats are read.
 
     poll: returns its exit code as `subprocess` has it, or None while it runs. exchanges: the number
-    of exchanges with other processes that it has started. report: how it ended, as it has sent it.
+    of exchanges with other processes that it has started. rests: whether it sends no heartbeats
+    for now. report: how it ended, as it has sent it.
     """
 
     def __init__(self, pid: int, poll: Callable[[], Optional[int]], pipe: Connection):
@@ -58,6 +60,7 @@ class Child:
         self.poll = poll
         self.pipe = pipe
         self.exchanges = 0
+        self.rests = False
         self.report = b""
         os.set_blocking(pipe.fileno(), False)
 
@@ -82,6 +85,7 @@ class Child:
                 data += part
         beats, begin, rest = (b"", b"", data) if self.report else data.partition(b"{")
         self.exchanges += beats.count(heartbeat.EXCHANGE)
+        self.rests = beats.endswith(heartbeat.REST) if beats else self.rests
         self.report += begin + rest
         return bool(data)
 
@@ -117,6 +121,9 @@ def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
                     os.kill(child.pid, signum)
         if any(child.failed for child in ended):
             deadline = min(deadline, time.monotonic() + SAVE_SECONDS)
+        elif all(child.rests for child in running):
+            heartbeat.pause()
+            deadline = math.inf
         elif any(received):
             heartbeat.beat()
             deadline = time.monotonic() + hang_timeout

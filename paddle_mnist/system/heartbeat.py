@@ -27,7 +27,7 @@ START_SECONDS = 60  # more than hang_timeout until the first heartbeat: imports,
 GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
 TURN_SECONDS = 0.5  # between two looks of the guard
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"  # "PARENT DESCRIPTOR": set for a child, not for its children
-BEAT, EXCHANGE = b".", b">"  # what a heartbeat writes
+BEAT, EXCHANGE, REST = b".", b">", b"_"  # what a heartbeat writes, and `pause`
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 
@@ -39,6 +39,7 @@ class _State:
     guard: Optional[threading.Thread] = None
     timeout = math.inf  # seconds without a heartbeat
     seconds_left = math.inf  # until the guard ends this process
+    is_over = False  # training is, so that neither a hang nor a heartbeat is expected
 
 
 _state = _State()
@@ -89,8 +90,21 @@ def _guard() -> None:
 
 
 def pause() -> None:
-    """Expect no heartbeats until the next one: the work is done, or waits for rank 0."""
+    """Expect no heartbeats until the next one, here and in the parent: others work meanwhile."""
     _state.seconds_left = math.inf
+    _write(REST)
+
+
+def begin() -> None:
+    """Expect heartbeats: training begins."""
+    _state.is_over = False
+    beat()
+
+
+def end() -> None:
+    """Expect no more heartbeats: what follows training, such as a user's code, may be slow."""
+    pause()
+    _state.is_over = True
 
 
 def is_supervised() -> bool:
@@ -102,12 +116,17 @@ def is_supervised() -> bool:
 def beat(exchanging: bool = False) -> None:
     """Send a heartbeat. exchanging: this process may now have to wait for another one."""
     start()
-    _state.seconds_left = _state.timeout
     for listener in listeners:
         listener()
+    if not _state.is_over:
+        _state.seconds_left = _state.timeout
+        _write(EXCHANGE if exchanging else BEAT)
+
+
+def _write(data: bytes) -> None:
     if _state.pipe is not None:
         try:
-            os.write(_state.pipe, EXCHANGE if exchanging else BEAT)
+            os.write(_state.pipe, data)
         except BlockingIOError:
             pass  # the parent has not read the last ones yet
         except BrokenPipeError:

@@ -368,6 +368,7 @@ def _train(training: Training) -> FitResult:
     result = make_result(training, checkpoint_name)
     entries = result_entries(training, result)
     world.run_on_main(lambda: run.write_result(entries))
+    heartbeat.end()  # the run is finished: figures, for example, may take long
     log_result(training, result)
     with signals.interruptible():  # the result is already saved
         for callback in training.callbacks:

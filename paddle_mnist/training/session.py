@@ -37,8 +37,8 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
     """
     run, saving = training.run, training.arguments.saving
     with contextlib.ExitStack() as stack:
-        # After the run, the caller's code may be slow without a heartbeat.
-        stack.callback(heartbeat.pause)
+        heartbeat.begin()
+        stack.callback(heartbeat.end)
 
         def lock() -> None:
             stack.enter_context(run.opened(training.arguments.fresh, saving, earlier))

@@ -32,6 +32,21 @@ class Trouble(Callback):
 
 train("EMA", "run", callbacks=[Trouble()], save_every_steps=1, **{options})
 """
+# What follows the last step: a callback that draws, say, and the script's own work.
+SLOW_END = """
+import time
+from fit_rows import train
+from paddle_mnist import Callback
+
+class Draws(Callback):
+    def after_training(self, training, result):
+        time.sleep(4)
+
+train("EMA", "run", callbacks=[Draws()])
+print("fit has returned", flush=True)
+time.sleep(4)
+print("the script ends", flush=True)
+"""
 ONCE = "if step == 6 and not once.exists(): once.touch(); "
 # A script that runs that one in a process of its own.
 WRAPPER = """
@@ -80,6 +95,15 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     unbroken = bits(fit_points("EMA", tmp_path / "unbroken", save_every_steps=1))
     # Finished by the script, the run is only read here.
     assert bits(fit_points("EMA", tmp_path / "run", save_every_steps=1)) == unbroken
+
+
+@SLOW
+def test_work_after_the_training_is_no_hang_of_it(supervised, tmp_path):
+    """Neither in a callback after the result is written, nor in the script after fit."""
+    process = supervised("", "--max_restarts", "1", "--hang_timeout", "2", wrapper=SLOW_END)
+    output, error = process.communicate(timeout=240)
+    assert process.returncode == 0, output + error
+    assert output.count("the script ends") == 1 and "the training ended" not in output
 
 
 @SLOW
