@@ -123,7 +123,6 @@ sys.modules["numba"] = None
 import numpy as np, paddle
 from paddle import nn
 from paddle_mnist import ConvBlocks
-from paddle_mnist.nn import compiler
 layers, images = (nn.Conv2D(5, 3, 3), nn.ReLU(), nn.MaxPool2D(2, 2)), paddle.ones([2, 5, 8, 8])
 for number in range(2):
     fast, own = ConvBlocks(*layers)(images), nn.Sequential(*layers)(images)
