@@ -20,6 +20,7 @@ the exit code of the process; docs/en/stability.md lists all codes.
 """
 
 import difflib
+import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
@@ -103,6 +104,16 @@ class StoppedError(PaddleMnistError, SystemExit):
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
         return type(self), (self.signum,)
+
+
+COMMAND = "PADDLE_MNIST_COMMAND"  # in the environment of `paddle-mnist train`, and its processes
+
+
+def spelled(name: str, value: str = "") -> str:
+    """Return an argument as the caller writes it: `fresh=True`, or `--fresh` for a command."""
+    if COMMAND in os.environ:
+        return f"--{name} {value}".rstrip()
+    return f'{name}="{value}"' if value else f"{name}=True"
 
 
 MOST_CHARACTERS = 300  # of an error in a summary

@@ -92,8 +92,7 @@ class Options:
     def __post_init__(self) -> None:
         for field, declared in _declared(type(self)):
             value = plain(getattr(self, field.name))
-            names = [*_flat_names(field, declared)]
-            label = names[0] if len(names) == 1 else field.name
+            label = f"{type(self).__name__}({field.name})" if self.heading else field.name
             object.__setattr__(self, field.name, _convert(value, field.type, declared.parse, label))
         self.check()
 
@@ -173,7 +172,8 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
         if field_name in arguments:
             names = " and ".join(_flat_names(flat_option.field, flat_option.declared))
             raise ConfigError(f"{names} are given; expected at most one of them")
-        arguments |= {field_name: values[name], **flat_option.implied}
+        value = flat_option.read(name, values[name])  # errors have the flat name
+        arguments |= {field_name: value, **flat_option.implied}
     for field, declared in _declared(group):
         if field.default is MISSING and field.name not in arguments:
             given = [
@@ -223,7 +223,8 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> A
             raise ValueError("expected a finite number")
         return converted
     except msgspec.ValidationError as error:
-        reason = str(error).partition(" - at ")[0].replace("Expected", "expected").replace("`", "")
+        reason = str(error).partition(" - at ")[0].replace("Expected", "expected")
+        reason = reason.replace("`", "").replace("null", "None")
         expected = f"expected {' or '.join(map(repr, choices))}" if choices else reason
     except ConfigError:  # of a `parse` that does not show the value
         raise

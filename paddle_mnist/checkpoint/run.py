@@ -15,8 +15,13 @@ import msgspec
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
+<<<<<<< HEAD
 from paddle_mnist.checkpoint.store import QUARANTINE, CheckpointStore, list_files
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
+=======
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import ConfigError, OutputError, RunLockedError, spelled
+>>>>>>> w74a
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.system.environment import printable
@@ -290,7 +295,8 @@ class RunDirectory:
         """Return, for messages, the ways to start over; a mirror that holds a run refuses fresh."""
         if self.mirror:
             return [f"choose {self.elsewhere()} to start over"]
-        return ["set fresh to start over (moves it aside)", f"choose {self.elsewhere()}"]
+        start_over = f"use {spelled('fresh')} to start over (moves it aside)"
+        return [start_over, f"choose {self.elsewhere()}"]
 
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
         """Return whether there is a checkpoint and it is in this run's directory."""

@@ -28,7 +28,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.errors import CheckpointError, spelled
 from paddle_mnist.system.files import (
     PART,
     PendingFile,
@@ -160,7 +160,7 @@ class CheckpointStore:
         if not newest and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
                 f"{self.folder}: no valid checkpoint; put a good one back or, unless the run has a "
-                "mirror, set fresh to start over"
+                f"mirror, use {spelled('fresh')} to start over"
             )
         return newest
 

@@ -9,7 +9,7 @@ import paddle
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.run import METRICS_LINES
-from paddle_mnist.errors import CheckpointError, ConfigError, listed
+from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
 from paddle_mnist.options import flat_values, require_known
 from paddle_mnist.training.arguments import (
     CODE,
@@ -203,8 +203,8 @@ def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: b
         shortest = [
             name if groups.count(group) == 1 else group for name, group in zip(changed, groups)
         ]
-        names = ",".join(dict.fromkeys(shortest))
-        remedies.append(f"to change the run on purpose, override {names}")
+        names = spelled("override", ",".join(dict.fromkeys(shortest)))
+        remedies.append(f"to change the run on purpose, use {names}")
     *first, last = remedies
     text = ", ".join([*first, f"or {last}" if first else last]) + reason
     return text[0].upper() + text[1:]

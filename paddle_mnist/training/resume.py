@@ -11,7 +11,7 @@ from paddle_mnist.checkpoint.mirror import UnreachableError
 from paddle_mnist.checkpoint.names import find_checkpoint
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.seeding import SEEDING
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError, spelled
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.compare import check_config_unchanged, has_other_steps
 
@@ -130,13 +130,13 @@ def _check_nothing_is_lost(run: RunDirectory) -> None:
     if run.config.exists() and folder.is_symlink() and not folder.exists():
         raise CheckpointError(
             f"{folder}: links to {os.readlink(folder)}, which is not there; mount its disk, or "
-            "set fresh to start over"
+            f"use {spelled('fresh')} to start over"
         )
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(
             f"{run.checkpoints.folder}: a run was trained here, but its manifests are missing; put "
-            "its checkpoints back, or set fresh to start over"
+            f"its checkpoints back, or use {spelled('fresh')} to start over"
         )
     for path in orphans:
         log.warning(

@@ -187,7 +187,7 @@ def test_run_whose_checkpoints_are_all_damaged_raises_exit_4(folder):
         flip(folder / f"{name}{PARAMS}")
     store = CheckpointStore(folder)
     for newest in (store.newest, store.load_newest, store.load_newest):  # then from the quarantine
-        with pytest.raises(CheckpointError, match=r"no valid .* mirror, set fresh") as caught:
+        with pytest.raises(CheckpointError, match=r"no valid .* mirror, use fresh=True") as caught:
             newest()
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
     quarantined = [path / path.name.removesuffix(".1") for path in folder.glob("quarantine/*")]

@@ -89,7 +89,7 @@ def test_run_directory_has_the_documented_files(run_of_command):
 def test_finished_run_prints_its_result_and_trains_nothing(train, trained):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("mnist*")}
     output = train().stdout
-    assert "this run is finished" in output and "set fresh" in output
+    assert "this run is finished" in output and "use --fresh (the old run" in output
     assert "eval accuracy 1.0000" in output and "lr " not in output
     assert before == {path: path.stat().st_mtime_ns for path in trained.rglob("mnist*")}
 
@@ -149,7 +149,7 @@ def test_changed_command_exits_with_2_and_a_diff(train, trained, tmp_path):
     error = train("--epochs", "4", "--seed", "5", "--data", other, expect=2).stderr
     assert "  epochs: 3 in the run, 4 now" in error and "  seed: 1 in the run, 5 now" in error
     assert "  data: '" in error and "valid" not in error
-    ways = ("fresh to start over", "another output", "override epochs,seed,data")
+    ways = ("Use --fresh to start over", "another output", "use --override epochs,seed,data")
     assert all(way in error for way in ways)
     again = train("--log_every", "3")  # what does not decide the result may change
     assert "this run is finished" in again.stdout
@@ -158,7 +158,7 @@ def test_changed_command_exits_with_2_and_a_diff(train, trained, tmp_path):
 def test_override_trains_with_the_new_rate(train, trained):
     changed = ("--epochs", "4", "--learning_rate", "0.002", "--lr_schedule", "constant")
     error = train(*changed, "--override", "epochs,lr_schedule", expect=2).stderr
-    assert error.endswith("on purpose, override learning_rate\n")
+    assert error.endswith("on purpose, use --override learning_rate\n")
     train(*changed, "--override", "epochs,lr_schedule,learning_rate")
     rates = [entry["value"] for entry in metrics(trained, "train/lr")]
     assert rates[-3:] == [0.002] * 3 and 0.002 not in rates[:-3]

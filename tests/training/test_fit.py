@@ -31,7 +31,15 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 from stateful_rows import CenterLoss
 
-from paddle_mnist import BatchLoader, Callback, Loading, Mean, ResumableBatchSampler, fit
+from paddle_mnist import (
+    BatchLoader,
+    Callback,
+    EarlyStopping,
+    Loading,
+    Mean,
+    ResumableBatchSampler,
+    fit,
+)
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 
@@ -54,7 +62,8 @@ def test_fit_finished_run_returns_its_result_and_rebuilds_lost_files(tmp_path, l
     assert {**vars(again), "stopped": "finished"} == vars(first)
     assert first.weights.stat().st_mtime_ns == modified
     (last,) = (line for line in lines() if line.startswith("this run is finished"))
-    assert "raise epochs and override them" in last and "only the code of model, " in last
+    assert 'raise epochs and use override="epochs"; to start over, use fresh=True' in last
+    assert "only the code of model, " in last
     assert not any("is an instance" in line for line in lines())
     for damaged in ("{}", '{"steps": 10}', "{"):
         (tmp_path / "result.json").write_text(damaged)
@@ -247,6 +256,14 @@ def test_fit_unknown_argument_raises_with_what_to_write(name, hint):
         fit(perceptron, Points(), optimizer=momentum, epochs=1, output="unused", **{name: 2})
     expected = f"fit() got an unexpected keyword argument {name!r}; {hint}"
     assert str(refusal.value).startswith(expected)
+
+
+def test_fit_argument_of_another_type_raises_with_the_names_of_python():
+    with pytest.raises(ConfigError, match=r"^output is None; expected str, got None$"):
+        fit(perceptron, Points(), optimizer=momentum, epochs=1, output=None)
+    text = r"^EarlyStopping\(patience\) is 'valid/acc'; expected int \| None, got str$"
+    with pytest.raises(ConfigError, match=text):
+        EarlyStopping("valid/acc")
 
 
 def test_fit_second_training_at_a_time_raises(tmp_path):
