@@ -15,13 +15,8 @@ import msgspec
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
-<<<<<<< HEAD
 from paddle_mnist.checkpoint.store import QUARANTINE, CheckpointStore, list_files
-from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
-=======
-from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError, spelled
->>>>>>> w74a
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.system.environment import printable

@@ -7,7 +7,6 @@ Here each entry is copied when it is written, and then released.
 import copy
 import hashlib
 import io
-import math
 import pickle
 import re
 import struct
@@ -39,7 +38,7 @@ class SavedState:
     def nbytes(self) -> int:
         """The bytes of all tensors and arrays."""
         return sum(
-            math.prod(value.shape) * (value.element_size() if is_tensor(value) else value.itemsize)
+            int(value.size) * int(value.element_size() if is_tensor(value) else value.itemsize)
             for value in _arrays(self._contents)
         )
 
@@ -113,11 +112,9 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
     dispatch: ClassVar[dict[type, Any]] = dict(_Pickler.dispatch)
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) in self.dispatch:  # asked first, since most objects are numbers and strings
-            return NotImplemented
         if isinstance(obj, _Named):
             return tuple, (tuple(obj),)  # as `paddle.save` does
-        if not is_tensor(obj) and not isinstance(obj, np.ndarray):
+        if type(obj) in self.dispatch or not (is_tensor(obj) or isinstance(obj, np.ndarray)):
             return NotImplemented
         array = as_array(obj)
         if array.nbytes < _LARGE or not array.flags.c_contiguous or array.dtype.hasobject:

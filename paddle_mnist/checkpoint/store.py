@@ -83,6 +83,8 @@ class CheckpointStore:
         files: contents by suffix. extra_entries: further entries of the manifest.
         """
         self._require_ownership()
+        if self._signatures and not self.folder.exists():
+            log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
         with contextlib.ExitStack() as stack:
@@ -95,7 +97,6 @@ class CheckpointStore:
             if not _lists_files(path, entries):
                 # A checkpoint of this name may exist, but must not while its files are replaced.
                 remove(path)
-                self._listed.pop(path, None)
             for file in pending:
                 file.publish()
         manifest = {
@@ -225,27 +226,22 @@ class CheckpointStore:
         A damaged checkpoint must not take the place of a good one, such as that of the best. Since
         verifying takes time, only those that are kept are verified; if some are damaged, this is
         repeated without them. The damaged ones are not pruned, but stay for the quarantine.
-
-        Lists the folder if it has not yet done so for `saving`, or has found damage.
         """
         damaged: list[Checkpoint] = []
         while True:
             if damaged or saving != self._listed_for:
-                found = [checkpoint for checkpoint in self.all() if checkpoint not in damaged]
-                self._listed = {checkpoint.path: checkpoint for checkpoint in found}
+                self._listed = {c.path: c for c in self.all() if c not in damaged}
                 self._listed_for = saving
-            candidates = list(self._listed.values())
-            names = saving.kept(candidates)
-            dropped = [checkpoint for checkpoint in candidates if checkpoint.name not in names]
-            kept = [checkpoint for checkpoint in candidates if checkpoint.name in names]
+            names = saving.kept(self._listed.values())
+            dropped = [c for c in self._listed.values() if c.name not in names]
+            kept = [c for c in self._listed.values() if c.name in names]
             invalid = [c for c in kept if dropped and not self._is_unchanged_or_valid(c)]
             if not invalid:
                 break
             damaged += invalid
-        # The others are kept whatever is saved later.
-        rivals = replace(saving, keep_epochs=False, keep_breakpoints=False).kept(kept)
-        listed = [*dropped, *(checkpoint for checkpoint in kept if checkpoint.name in rivals)]
-        self._listed = {checkpoint.path: checkpoint for checkpoint in listed}
+        # These are kept whatever is saved later.
+        settled = names - replace(saving, keep_epochs=False, keep_breakpoints=False).kept(kept)
+        self._listed = {c.path: c for c in self._listed.values() if c.name not in settled}
         return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:

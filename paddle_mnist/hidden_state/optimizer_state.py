@@ -181,7 +181,6 @@ def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:
 
 def _owner(key: str, generated_names: Container[str]) -> Optional[str]:
     """Return the generated name of the parameter to which an optimizer's entry belongs."""
-    while key := key.rpartition("_")[0]:  # not a loop over the names, since there may be thousands
-        if key in generated_names:
-            return key
-    return None
+    while (key := key.rpartition("_")[0]) and key not in generated_names:
+        pass  # instead of a loop over the names, of which there may be thousands
+    return key or None

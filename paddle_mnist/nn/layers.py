@@ -31,10 +31,8 @@ def training_mode_begins(model: nn.Layer, warns: bool = True) -> Iterator[None]:
     kept = {n: layer for n, layer in model.named_sublayers() if model.training > layer.training}
     model.train()
     yield
-    outermost: list[str] = []  # a layer comes before those inside it
-    for name in (name for name, layer in kept.items() if layer.training):
-        if not (outermost and name.startswith(f"{outermost[-1]}.")):
-            outermost.append(name)
+    undone = {name: layer for name, layer in kept.items() if layer.training}
+    outermost = [name for name in undone if name.rpartition(".")[0] not in undone]
     if outermost and warns:
         log.warning(
             "%s: in evaluation mode, but each epoch begins with model.train(), which undoes it; to "

@@ -157,9 +157,7 @@ def _watched_layers(history: History) -> dict[str, list[str]]:
 
 def _evenly_spaced(names: Sequence[str], count: int) -> list[str]:
     """Return at most `count` of the names, evenly spaced, with the first and the last."""
-    if len(names) <= count:
-        return list(names)
-    return [names[round(number * (len(names) - 1) / (count - 1))] for number in range(count)]
+    return [names[round(n)] for n in np.linspace(0, len(names) - 1, min(len(names), count))]
 
 
 def compare(

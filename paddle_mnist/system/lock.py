@@ -215,10 +215,12 @@ class FolderLock:
         with writing(self.path):
             current = _read_holder(self.path)
         if self.holder and current != self.holder:
-            by = f" to {current}" if current else ""
             raise RunLockedError(
-                f"{self.path}: this process has lost its lock{by}; stopping without saving; check "
-                "that no other process trains there, and run again"
+                f"{self.path}: the process has lost its lock{f' to {current}' if current else ''}; "
+                "stopping without saving; check that no other process trains there, and run again"
+                if self.path.parent.exists()
+                else f"{self.path.parent}: renamed or deleted during training; stopping without "
+                "saving; give the folder its name back, and run again"
             )
 
     def record_heartbeat(self) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from fit_rows import train
+from fit_rows import StopsAt, train
 
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, OutputError, RunLockedError
@@ -105,3 +105,18 @@ def test_file_system_without_locks_or_fsync_of_folders_costs_one_line(
         assert done.returncode == 0 and "cannot force a folder to the disk" in lines[0]
     else:
         assert done.returncode == 0 and ".lock.json is the lock" in lines[0]
+
+
+def test_run_renamed_during_training_says_so(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(RunLockedError, match=r"run: renamed or deleted during training") as caught:
+        train_once(run, callbacks=[StopsAt(3, lambda: run.rename(tmp_path / "moved"))])
+    assert "process" not in str(caught.value) and not run.exists()
+
+
+def test_checkpoints_deleted_during_training_are_warned_of_once(tmp_path, caplog):
+    folder = tmp_path / "run/checkpoints"
+    train("SGD with clipping", folder.parent, callbacks=[StopsAt(6, lambda: shutil.rmtree(folder))])
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warnings == [f"{folder}: deleted during training, with all earlier checkpoints"]
+    assert [path.name for path in folder.glob("*.json")] == ["model_epoch1.json"]
