@@ -101,7 +101,7 @@ class StoreCheckpointer(Checkpointer):
 
     def at_end(self, state: TrainState) -> None:
         self._reap_writer(wait=True)
-        if self._saved_progress != _progress(state):
+        if self._saved_progress != _progress(state) or not self.store.folder.exists():
             self._save(state)
 
     def after_error(self, error: BaseException, state: TrainState) -> None:

@@ -299,3 +299,17 @@ def test_new_checkpoint_has_the_golden_form(tmp_path):
                 assert np.allclose(current[key], value, rtol=1e-5)
             else:
                 assert form(current[key]) == form(value)
+
+
+def test_checkpoints_deleted_after_the_last_save_are_saved_again_with_a_warning(tmp_path, lines):
+    model, optimizer, _ = small_net()
+    checkpointer = StoreCheckpointer(CheckpointStore(tmp_path / "run"), model, optimizer)
+    state = TrainState()
+    with state.stepping(samples=32):
+        pass
+    state.end_epoch()
+    checkpointer.after_epoch(state)
+    shutil.rmtree(tmp_path / "run")
+    checkpointer.at_end(state)
+    assert lines() == [f"{tmp_path / 'run'}: deleted during training, with all earlier checkpoints"]
+    assert CheckpointStore(tmp_path / "run").newest().step == 1
