@@ -1,6 +1,7 @@
 """Fixtures for all tests: data made on the spot, commands run as a user runs them."""
 
 import collections
+import contextlib
 import fcntl
 import itertools
 import logging
@@ -19,7 +20,15 @@ import refusing_calls
 from hypothesis import HealthCheck, settings
 from synthetic_data import tiny_splits, write_json
 
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.images import open_data
+
 ROOT = Path(__file__).parent.parent
+# As another user, whom the system does not know, and who may read everything, as Python itself.
+AS_USER = """
+    setpriv --reuid=1234 --regid=1234 --clear-groups
+    --inh-caps=+dac_read_search --ambient-caps=+dac_read_search
+""".split()
 
 
 def pytest_addoption(parser):
@@ -79,6 +88,7 @@ settings.load_profile("untimed")
 
 # The machine's own data is only for the tests that ask for it by `real_data`.
 REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")
+REAL_DATA = REAL_DATA and os.path.abspath(os.path.expanduser(REAL_DATA))
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +117,20 @@ def lines(caplog):
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Path:
-    if not REAL_DATA:
-        pytest.skip("PADDLE_MNIST_DATA does not name a folder with MNIST")
-    return Path(REAL_DATA)
+def real_data(own_cache) -> Path:
+    with contextlib.suppress(DataError):
+        if REAL_DATA and open_data(REAL_DATA).name == "mnist":
+            return Path(REAL_DATA)
+    pytest.skip("PADDLE_MNIST_DATA does not name a folder with MNIST")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory, pytestconfig):
-    """No test reads or writes the user's caches, or asks the network for MNIST."""
+    """No test reads or writes the user's caches or `work/`, or asks the network for MNIST."""
     os.environ.pop("PADDLE_MNIST_DATA", None)
     home = tmp_path_factory.mktemp("home")
+    (home / "current").mkdir()
+    os.chdir(home / "current")
     os.environ["HOME"] = str(home)
     cache = home / "cache"
     cache.mkdir()

@@ -130,7 +130,7 @@ def test_names_and_arguments_in_marks_exist():
 
 def test_arguments_of_fit_are_listed_with_their_defaults():
     """Those that stand by themselves, and then the groups."""
-    plain, _, groups = section(page("any-net"), "Set options").partition("in groups")
+    plain, _, groups = section(page("any-net"), "Set options").partition("grouped into")
     defaults = dict(re.findall(r"^\| `(\w+)` \| (?:`(.+?)`|required) \|", plain, re.M))
     names = re.findall(r"^\| `(\w+)` \| `[A-Z]\w+` \|", groups, re.M)
     parameters = inspect.signature(paddle_mnist.fit).parameters

@@ -178,7 +178,7 @@ def sync_folder(folder: Path) -> None:
                 raise
             warn_once(
                 os.fstat(descriptor).st_dev,
-                "%s: the file system cannot force a folder to the disk (%s); a power failure may "
+                "%s: the file system cannot fsync a directory (%s); a power failure may "
                 "cost the newest files there, such as the last checkpoint",
                 folder,
                 error.strerror,

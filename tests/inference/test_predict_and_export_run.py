@@ -180,7 +180,7 @@ def test_predict_run_wrong_data_raises(weights):
         (
             ready(*([np.zeros([2, length, WIDTH], "float32")] for length in (3, 5, 5))),
             None,
-            r"outputs of batch 2 are float32 \[2, 5, 3\], .* \[2, 3, 3\]; expected .* pad all",
+            r"outputs of batch 2 are float32 \[2, 5, 3\], .* \[2, 3, 3\]; expected .* pad them",
         ),
         (
             ready(POINTS[:8], POINTS[8:]),

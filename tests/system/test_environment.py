@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import AS_USER, ROOT
 
 from paddle_mnist.__main__ import COMMANDS
 from paddle_mnist.commands import run_command
@@ -37,11 +37,6 @@ def start(command, folder, **options):
 
 # ------------------------------------------------------------------ home
 
-# As another user, whom the system does not know, and who may read everything, as Python itself.
-AS_USER = """
-    setpriv --reuid=1234 --regid=1234 --clear-groups
-    --inh-caps=+dac_read_search --ambient-caps=+dac_read_search
-""".split()
 # Runs commands, and then `fit`, which needs a home for VisualDL and for `to_static`.
 IN_HOME = """
 import json, os, sys
