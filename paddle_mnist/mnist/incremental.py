@@ -14,7 +14,6 @@ from typing import Any, Optional
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.options import BOOLEANS, Options, option
 from paddle_mnist.train_state import HIGHEST_IS_BEST
-from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 
 log = logging.getLogger("paddle_mnist")
@@ -38,7 +37,7 @@ class Incremental(Callback, Options):
 
     `result.json` contains the metrics from before the first step, and by how much each accuracy has
     fallen; to measure it on old data, pass them to `fit` as a second split. Training that starts
-    from new weights, or from weights alone, is neither measured nor softened.
+    from weights alone is softened, too, but not measured.
 
     soften: the name of the layer that computes the outputs, which are made less confident where
         they are wrong about the new data, by temperature scaling; True for "fc".
@@ -48,7 +47,8 @@ class Incremental(Callback, Options):
 
     soften: Optional[str] = option(
         None,
-        "with incremental_from: the layer whose outputs become less confident; false: none",
+        "with incremental_from and init_from: the layer whose outputs become less confident; "
+        "false: none",
         bare=LAYER,
         parse=_parse_layer,
     )
@@ -56,7 +56,7 @@ class Incremental(Callback, Options):
 
     def check_training(self, training: Training) -> None:
         """Raise ConfigError for an unknown layer, and for data that cannot be read twice."""
-        if not self.soften or not _continues(training.arguments.start):
+        if not self.soften or not training.arguments.start:
             return
         layers = dict(training.model.named_sublayers())
         if self.soften not in layers:
@@ -70,11 +70,12 @@ class Incremental(Callback, Options):
     def before_training(self, training: Training) -> None:
         if training.resumed_from:  # newer checkpoints have it in `state_dict`
             self._before = dict(training.resumed_from.manifest.get(BEFORE) or {})
-        elif _continues(training.arguments.start):
-            metrics = training.evaluator.metrics(training.model)
-            self._before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
-            words = ", ".join(f"{tag} {value:.4g}" for tag, value in self._before.items())
-            log.info("before this training: %s", words or "not evaluated")
+        elif start := training.arguments.start:
+            if not start.weights_only:
+                metrics = training.evaluator.metrics(training.model)
+                self._before = {tag: n for tag, n in metrics.items() if math.isfinite(n)}
+                words = ", ".join(f"{tag} {value:.4g}" for tag, value in self._before.items())
+                log.info("before this training: %s", words or "not evaluated")
             if self.soften:
                 _soften(training, self.soften)
 
@@ -107,11 +108,6 @@ class Incremental(Callback, Options):
             if tag in after and tag.rpartition("/")[2] in HIGHEST_IS_BEST
         }
         return {tag: loss for tag, loss in losses.items() if loss > TOLERANCE}
-
-
-def _continues(start: Optional[StartFrom]) -> bool:
-    """Return whether a run continues another with its optimizer."""
-    return bool(start and not start.weights_only)
 
 
 def _soften(training: Training, name: str) -> None:

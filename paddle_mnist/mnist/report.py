@@ -1,6 +1,7 @@
 """`DigitReport`, the callback that evaluates and shows a run on digits."""
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -9,8 +10,9 @@ import paddle
 
 from paddle_mnist.checkpoint.run import TRAINED_WITH
 from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import ABOUT_RUN
-from paddle_mnist.mnist.arrays import SIZE, noun_of
+from paddle_mnist.mnist.arrays import CLASSES, SIZE, noun_of
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate
@@ -22,7 +24,7 @@ from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.bundled import Figures, VisualDL
-from paddle_mnist.training.callbacks import FitResult, Training
+from paddle_mnist.training.callbacks import FitResult, Training, is_rehearsal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,6 +99,19 @@ class DigitReport(Figures):
         board.text(ABOUT_RUN, "\n".join(self._descriptions()))
         if "images" in board.pages:
             board.images("inputs", _pixels(dataset, np.arange(min(SHOWN, len(dataset)))))
+
+    def after_step(self, view: View) -> None:
+        """Warn if the weights that training starts from are sure of wrong answers."""
+        start, chance = self.config.start, math.log(CLASSES)
+        if view.step > 1 or not start or is_rehearsal() or (view.loss or 0) < 2 * chance:
+            return
+        log.warning(
+            "the first loss is %.4g, where guessing gives %.4g: the net in %s is sure of wrong "
+            "answers, and may unlearn everything; set soften, or lower learning_rate",
+            view.loss,
+            chance,
+            start.path,
+        )
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
         """Return metrics and loss on the final split, and on that of the replayed data."""

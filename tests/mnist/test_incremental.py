@@ -46,3 +46,20 @@ def test_incremental_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines)
     batches = paddle.io.DataLoader(Points(), batch_size=8)
     with pytest.raises(ConfigError, match=r"soften reads the first training batches twice"):
         train(ROW, tmp_path / "new", callbacks=[Incremental("2")], train=batches, **options)
+
+
+def test_init_from_a_net_that_is_sure_of_other_digits_is_softened_or_warns(tool, tmp_path):
+    """Else its features become zero for every image, and do not come back."""
+    options = ["--figures", "false", "--visualdl", "false", "--watch", "0", "--output"]
+    tool("train", "--recipe", "digits", "--data", "digits#0-4", "--epochs", 3, *options, "old")
+    start = ["--data", "digits", "--recipe", "default", "--epochs", 1, "--init_from", "old"]
+    softened = tool("train", *start, *options, "softened").stdout
+    assert "the outputs of fc are divided by 10" in softened and "guessing" not in softened
+    warned = tool("train", *start, "--soften", "false", *options, "warned").stdout
+    assert "divided by" not in warned
+    assert warned.count("where guessing gives 2.303: the net in old is sure of wrong answers") == 1
+    accuracies = [
+        json.loads((tmp_path / run / "result.json").read_text())["eval_acc"]
+        for run in ("softened", "warned")
+    ]
+    assert accuracies[0] > accuracies[1]
