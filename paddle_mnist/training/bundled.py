@@ -41,8 +41,14 @@ class EarlyStopping(Callback, Options):
 
     heading = "training"
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> "EarlyStopping":
+        self = super().__new__(cls)
+        vars(self)["is_chosen"] = bool(args or kwargs)
+        return self
+
     patience: Optional[Count] = option(
-        help="stop after N evaluations without improvement, with the best weights",
+        None,
+        "stop after N evaluations without improvement, with the best weights",
         flat="early_stop_patience",
         must_match=True,
     )
@@ -57,6 +63,13 @@ class EarlyStopping(Callback, Options):
         if self.min_delta and self.patience is None:
             raise ConfigError(
                 f"EarlyStopping: min_delta is {self.min_delta} without patience; expected both"
+            )
+
+    def check_training(self, training: Training) -> None:
+        if not vars(self)["is_chosen"]:
+            raise ConfigError(
+                "EarlyStopping() has no patience, so that it never stops; pass a number of "
+                "evaluations, as in EarlyStopping(patience=5)"
             )
 
     @property
