@@ -58,7 +58,7 @@ class SupervisedStep:
     with the outputs: it returns (mean loss [], outputs), or None to be called as other nets are.
     The graph of the loss ends at the net's parameters; the outputs do not need one.
 
-    inputs: (attribute) how many the model takes, once the first batch has been tried.
+    inputs: (attribute) how many the model takes, once it has computed a batch.
     """
 
     inputs: Optional[int] = None
@@ -99,6 +99,7 @@ class SupervisedStep:
                 "for another structure, pass a custom step"
             )
         *inputs, labels = batch
+        self.inputs = len(inputs)
         for layer in self._switched:
             layer.training = model.training
         with self.autocast():
@@ -118,11 +119,7 @@ class SupervisedStep:
                 values[name] = value
             elif name not in self._undefined:
                 self._undefined.add(name)
-                log.info(
-                    "the metric %r is None for a batch, which does not count for it; expected a "
-                    "number, except where it is undefined",
-                    name,
-                )
+                log.info("the metric %r is None for a batch, which does not count for it", name)
         return values
 
     def _check_shapes(self, outputs: Any, labels: Any) -> None:
