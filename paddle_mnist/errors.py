@@ -20,10 +20,10 @@ the exit code of the process; docs/en/stability.md lists all codes.
 """
 
 import difflib
-import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from typing import Optional
+from contextvars import ContextVar
+from typing import Optional, Union
 
 
 class PaddleMnistError(Exception):
@@ -106,16 +106,6 @@ class StoppedError(PaddleMnistError, SystemExit):
         return type(self), (self.signum,)
 
 
-COMMAND = "PADDLE_MNIST_COMMAND"  # in the environment of `paddle-mnist train`, and its processes
-
-
-def spelled(name: str, value: str = "") -> str:
-    """Return an argument as the caller writes it: `fresh=True`, or `--fresh` for a command."""
-    if COMMAND in os.environ:
-        return f"--{name} {value}".rstrip()
-    return f'{name}="{value}"' if value else f"{name}=True"
-
-
 MOST_CHARACTERS = 300  # of an error in a summary
 
 
@@ -135,7 +125,14 @@ def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
 # The remedy where weights alone are refused as a checkpoint.
 WEIGHTS_ALONE = "init_from (in code StartFrom with weights_only) takes the weights alone"
 
+spelling = ContextVar("spelling", default="{}={!r}")  # of options; a command sets its own
+
 SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
+
+
+def spelled(name: str, value: Union[str, bool] = True) -> str:
+    """Return an option as the caller writes it: in Python, or on a command line."""
+    return spelling.get().format(name, value).removesuffix(" True")
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

@@ -172,8 +172,7 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
         if field_name in arguments:
             names = " and ".join(_flat_names(flat_option.field, flat_option.declared))
             raise ConfigError(f"{names} are given; expected at most one of them")
-        value = flat_option.read(name, values[name])  # errors have the flat name
-        arguments |= {field_name: value, **flat_option.implied}
+        arguments |= {field_name: flat_option.read(name, values[name]), **flat_option.implied}
     for field, declared in _declared(group):
         if field.default is MISSING and field.name not in arguments:
             given = [
@@ -224,7 +223,7 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> A
         return converted
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at ")[0].replace("Expected", "expected")
-        reason = reason.replace("`", "").replace("null", "None")
+        reason = reason.replace("`", "").replace("null", "None")  # YAML, too, takes both
         expected = f"expected {' or '.join(map(repr, choices))}" if choices else reason
     except ConfigError:  # of a `parse` that does not show the value
         raise

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from typing import Any, NoReturn, Optional
 
 import paddle_mnist
@@ -21,6 +22,7 @@ from paddle_mnist.errors import (
     PaddleMnistError,
     StoppedError,
     nearest_name,
+    spelling,
 )
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
@@ -64,7 +66,7 @@ def run_command(
                 _require_working_folder()
             stream = sys.stderr if prints_data else sys.stdout
             with console_logs(stream), home:
-                code = _exit_code(command, argv)
+                code = copy_context().run(_exit_code, command, argv)
             sys.stdout.flush()  # here, where what cannot be written is an error
             return code
         except PaddleMnistError as error:
@@ -97,6 +99,7 @@ def _require_working_folder() -> None:
 
 
 def _exit_code(command: Command, argv: Sequence[str]) -> int:
+    spelling.set("--{} {}")
     try:
         return command(argv) or 0
     except PaddleMnistError:  # StoppedError, too, is a SystemExit

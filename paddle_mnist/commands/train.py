@@ -10,7 +10,7 @@ from typing import Optional
 from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT, RunDirectory
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._train_options import add_train_options, train_config
-from paddle_mnist.errors import COMMAND, ConfigError
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.options import net_sizes
 from paddle_mnist.system import heartbeat
@@ -33,11 +33,7 @@ def main(argv: Sequence[str]) -> int:
         require_paddle()
         from paddle_mnist import train_and_evaluate
 
-    os.environ[COMMAND] = "1"
-    try:
-        train_and_evaluate(config, fresh=args.fresh)
-    finally:
-        del os.environ[COMMAND]
+    train_and_evaluate(config, fresh=args.fresh)
     return 0
 
 

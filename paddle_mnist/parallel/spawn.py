@@ -93,16 +93,17 @@ class _Call:
     """A function and its arguments, which a new process unpickles once it has imported Paddle."""
 
     def __init__(self, function: Callable[..., object], args: Sequence[Any]):
-        self.function_and_args = function, tuple(args)
+        self.call = function, tuple(args), errors.spelling.get()
 
     def __getstate__(self) -> bytes:
-        return bytes(ForkingPickler.dumps(self.function_and_args))
+        return bytes(ForkingPickler.dumps(self.call))
 
     def __setstate__(self, pickled: bytes) -> None:
         self.pickled = pickled
 
     def run(self) -> object:
-        function, args = ForkingPickler.loads(self.pickled)
+        function, args, spelling = ForkingPickler.loads(self.pickled)
+        errors.spelling.set(spelling)
         return function(*args)
 
 

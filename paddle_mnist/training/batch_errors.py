@@ -1,29 +1,23 @@
 """Report in one line why a step fails on a batch, with the sample and its value."""
 
 import contextlib
-import functools
 import re
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import paddle
-from paddle.nn import functional as F
 
 from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.data.structures import describe_batch, leaves
-from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, summary
+from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.interfaces import Loader
-from paddle_mnist.nn.losses import is_nll
 from paddle_mnist.system.arrays import as_array
 
 IGNORED = -100  # the label that Paddle's losses leave out by default
-SEVERAL_OUTPUTS = "choose one output, as in loss=lambda outputs, labels: loss(outputs[0], labels)"
 # Errors of Paddle's kernels for invalid values and shapes.
 OF_DATA = re.compile(r"\b(InvalidArgument|OutOfRange)(Error)?\b")
-# Values in an error message of Paddle's cross-entropy.
-LABEL = re.compile(r"\b(ignore_index|lbl|axis_dim_)[:(](-?\d+)")
 
 
 class LabelError(DataError):
@@ -34,58 +28,34 @@ class LabelError(DataError):
         self.what, self.labels, self.number = what, labels, number
 
 
-def reraise(error: Exception, loss: Callable[..., Any], outputs: Any, labels: Any) -> NoReturn:
-    """Raise the error of a loss again, as a LabelError if a label is the reason.
-
-    outputs: [N, ...], with the classes along the loss's axis. labels: whole numbers, [N, ...].
-    Raises ConfigError, with the remedy, if they are no tensors and the loss is Paddle's.
-    """
-    are_tensors = isinstance(outputs, paddle.Tensor) and isinstance(labels, paddle.Tensor)
-    if not are_tensors and getattr(loss, "__module__", "").startswith("paddle.nn."):
-        is_several = not isinstance(outputs, paddle.Tensor)
-        raise ConfigError(
-            f"the loss takes tensors, but the model's output is a {type(outputs).__name__}, and "
-            f"the labels are a {type(labels).__name__}; "
-            + (SEVERAL_OUTPUTS if is_several else "number the classes from 0, as int64")
-        ) from error
-    if not are_tensors or labels.is_floating_point() or not OF_DATA.search(str(error)):
-        raise error
-    known = {name: int(value) for name, value in LABEL.findall(str(error))}
-    ignored = known.get("ignore_index", _option(loss, "ignore_index", IGNORED))
-    axis = 1 if is_nll(loss) else _option(loss, "axis", -1)
-    classes = known.get("axis_dim_", outputs.shape[axis])
-    values = as_array(labels)
-    wrong = ((values < 0) | (values >= classes)) & (values != ignored)
-    if not wrong.any():
-        raise error
-    place = tuple(np.argwhere(wrong)[0])
-    others = f", or {ignored}, which is ignored" if ignored != IGNORED else ""
-    what = f"is {values[place]}; expected 0 to {classes - 1}{others}"
-    raise LabelError(what, labels, int(place[0])) from error
-
-
-def _option(loss: Callable[..., Any], name: str, default: int) -> int:
-    """Return an option of one of Paddle's losses, a layer or a function with keywords."""
-    keywords = getattr(loss, "keywords", {})
-    value: int = keywords.get(name, getattr(loss, name, getattr(loss, f"_{name}", default)))
-    return value
-
-
 @contextlib.contextmanager
 def labels_checked() -> Iterator[None]:
-    """Raise the error of a cross-entropy of Paddle's, wherever it is called, as `reraise` does."""
+    """Raise an error of Paddle's cross-entropy as a LabelError if a label is the reason."""
     try:
         yield
-    except PaddleMnistError:
-        raise
     except Exception as error:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            name, values = frame.f_code.co_name, frame.f_locals
-            if name in ("cross_entropy", "nll_loss") and {"input", "label"} <= values.keys():
-                options = {key: values[key] for key in ("ignore_index", "axis") if key in values}
-                loss = functools.partial(getattr(F, name), **options)
-                reraise(error, loss, values["input"], values["label"])
+        if OF_DATA.search(str(error)):
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                name, values = frame.f_code.co_name, frame.f_locals
+                if name in ("cross_entropy", "nll_loss") and {"input", "label"} <= values.keys():
+                    _check_labels(name, values, error)
         raise
+
+
+def _check_labels(name: str, values: Mapping[str, Any], error: Exception) -> None:
+    """Raise LabelError if a label of a function of Paddle's, with these arguments, is no class."""
+    outputs, labels = values["input"], values["label"]
+    if not isinstance(labels, paddle.Tensor) or labels.is_floating_point():
+        return
+    ignored = values.get("ignore_index", IGNORED)
+    classes = outputs.shape[1 if name == "nll_loss" else values.get("axis", -1)]
+    numbers = as_array(labels)
+    wrong = ((numbers < 0) | (numbers >= classes)) & (numbers != ignored)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        others = f", or {ignored}, which is ignored" if ignored != IGNORED else ""
+        what = f"is {numbers[place]}; expected 0 to {classes - 1}{others}"
+        raise LabelError(what, labels, int(place[0])) from error
 
 
 @contextlib.contextmanager

@@ -4,14 +4,13 @@ Modules that import paddle are imported where they are used: the options of thes
 of command lines, whose `--help` does without it.
 """
 
-import difflib
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, nearest_name
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
 from paddle_mnist.plots.figure import FIGURES, files_of
@@ -41,8 +40,14 @@ class EarlyStopping(Callback, Options):
 
     heading = "training"
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> "EarlyStopping":
+        self = super().__new__(cls)
+        vars(self)["is_chosen"] = bool(args or kwargs)
+        return self
+
     patience: Optional[Count] = option(
-        help="stop after N evaluations without improvement, with the best weights",
+        None,
+        "stop after N evaluations without improvement, with the best weights",
         flat="early_stop_patience",
         must_match=True,
     )
@@ -57,6 +62,13 @@ class EarlyStopping(Callback, Options):
         if self.min_delta and self.patience is None:
             raise ConfigError(
                 f"EarlyStopping: min_delta is {self.min_delta} without patience; expected both"
+            )
+
+    def check_training(self, training: Training) -> None:
+        if not vars(self)["is_chosen"]:
+            raise ConfigError(
+                "EarlyStopping() has no patience, so that it never stops; pass a number of "
+                "evaluations, as in EarlyStopping(patience=5)"
             )
 
     @property
@@ -197,8 +209,8 @@ def _parse_pages(value: Any) -> Any:
     names = split_names(value)
     for name in names:
         if name not in PAGES:
-            near = difflib.get_close_matches(str(name), PAGES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest_name(str(name), PAGES)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(f"expected true, false, all, or some of {', '.join(PAGES)}{hint}")
     return [name for name in PAGES if name in names]
 

@@ -24,7 +24,7 @@ from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.training.batch_errors import labels_checked, located
 from paddle_mnist.training.callbacks import rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
-from paddle_mnist.training.steps import Step, SupervisedStep, run_step, step_outputs
+from paddle_mnist.training.steps import Step, run_step, step_outputs
 
 log = logging.getLogger("paddle_mnist")
 
@@ -80,8 +80,6 @@ def try_first_batch(
             )
         if is_divided:
             _check_mean(step, model, shard.batch, is_low_precision)
-    if isinstance(step, SupervisedStep):
-        step.inputs = len(shard.batch) - 1
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
         raise ConfigError(

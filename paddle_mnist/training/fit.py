@@ -20,14 +20,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import (
-    CheckpointError,
-    ConfigError,
-    StoppedError,
-    listed,
-    spelled,
-    summary,
-)
+from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, spelled, summary
 from paddle_mnist.metrics.console import console_level, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.nn.state_dict import load_weights
@@ -342,13 +335,10 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
             callback.already_finished(training, result)
     compared = [*code_comparison(training, checkpoint)]
     run = training.run
-    fresh = "" if run.mirror else f"use {spelled('fresh')} (the old run is moved aside) or "
     log.info(
-        "this run is finished; to train longer, raise epochs and use %s; to start over, %schoose "
-        "%s; %s compared",
+        "this run is finished; to train longer, raise epochs and use %s; %s; %s compared",
         spelled("override", "epochs"),
-        fresh,
-        run.elsewhere(),
+        " or ".join(run.to_start_over()),
         f"only the code of {listed(compared)} was" if compared else "no code was",
     )
     return result

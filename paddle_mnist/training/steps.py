@@ -29,7 +29,7 @@ from paddle_mnist.nn.losses import (
     usable_labels,
 )
 from paddle_mnist.system.devices import autocast
-from paddle_mnist.training.batch_errors import reraise
+from paddle_mnist.training.batch_errors import labels_checked
 
 log = logging.getLogger("paddle_mnist")
 
@@ -37,6 +37,10 @@ log = logging.getLogger("paddle_mnist")
 Step = Callable[[Any, Any], Mapping[str, object]]
 Loss = Callable[[Any, Any], Union[paddle.Tensor, Mean]]  # (outputs, labels) -> the mean loss []
 Metrics = Mapping[str, Union[MetricFunction, Metric]]  # by name
+
+
+CHOOSE_OUTPUT = "choose one output, as in loss=lambda outputs, labels: loss(outputs[0], labels)"
+NUMBER_CLASSES = "number the classes from 0, as int64"
 
 
 class SupervisedStep:
@@ -54,7 +58,7 @@ class SupervisedStep:
     with the outputs: it returns (mean loss [], outputs), or None to be called as other nets are.
     The graph of the loss ends at the net's parameters; the outputs do not need one.
 
-    inputs: (attribute) how many the model takes, once the first batch has been tried.
+    inputs: (attribute) how many the model takes, once it has computed a batch.
     """
 
     inputs: Optional[int] = None
@@ -95,6 +99,7 @@ class SupervisedStep:
                 "for another structure, pass a custom step"
             )
         *inputs, labels = batch
+        self.inputs = len(inputs)
         for layer in self._switched:
             layer.training = model.training
         with self.autocast():
@@ -104,10 +109,8 @@ class SupervisedStep:
             outputs = fused[1] if fused else model(*inputs)
         outputs = _in_float32(outputs)
         self._check_shapes(outputs, labels)
-        try:
+        with labels_checked():
             loss = fused[0] if fused else mean_loss(self.loss, outputs, labels)
-        except Exception as error:  # whatever a loss raises
-            reraise(error, self.loss, outputs, labels)
         values: dict[str, object] = {"loss": loss}
         for name, metric in self.metrics.items():
             with explained((outputs, labels), f"the metric {name!r}", "it got"):
@@ -116,16 +119,22 @@ class SupervisedStep:
                 values[name] = value
             elif name not in self._undefined:
                 self._undefined.add(name)
-                log.info(
-                    "the metric %r is None for a batch, which does not count for it; expected a "
-                    "number, except where it is undefined",
-                    name,
-                )
+                log.info("the metric %r is None for a batch, which does not count for it", name)
         return values
 
     def _check_shapes(self, outputs: Any, labels: Any) -> None:
-        """Raise for shapes that an elementwise loss would broadcast; warn for other losses."""
+        """Raise for shapes that an elementwise loss would broadcast; warn for other losses.
+
+        Raises ConfigError if the loss is Paddle's and these are no tensors.
+        """
         if not isinstance(outputs, paddle.Tensor) or not isinstance(labels, paddle.Tensor):
+            if getattr(self.loss, "__module__", "").startswith("paddle.nn."):
+                kinds = type(outputs).__name__, type(labels).__name__
+                raise ConfigError(
+                    f"the loss takes tensors, but the model's output is a {kinds[0]}, and the "
+                    f"labels are a {kinds[1]}; "
+                    + (NUMBER_CLASSES if isinstance(outputs, paddle.Tensor) else CHOOSE_OUTPUT)
+                )
             return
         shapes = list(outputs.shape), list(labels.shape)
         if self.is_elementwise and shapes[0] != shapes[1]:

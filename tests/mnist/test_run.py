@@ -89,7 +89,7 @@ def test_run_directory_has_the_documented_files(run_of_command):
 def test_finished_run_prints_its_result_and_trains_nothing(train, trained):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("mnist*")}
     output = train().stdout
-    assert "this run is finished" in output and "use --fresh (the old run" in output
+    assert "this run is finished" in output and "use --fresh to start over" in output
     assert "eval accuracy 1.0000" in output and "lr " not in output
     assert before == {path: path.stat().st_mtime_ns for path in trained.rglob("mnist*")}
 

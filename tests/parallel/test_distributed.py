@@ -34,6 +34,8 @@ from paddle_mnist.errors import (
     DataError,
     DeviceError,
     ProcessError,
+    spelled,
+    spelling,
 )
 from paddle_mnist.mnist import evaluation
 from paddle_mnist.parallel import gloo
@@ -543,11 +545,15 @@ def test_three_processes_exchange_sum_evaluate_and_name_the_rank_that_differs(ti
 
 
 def returns_much():
-    return list(range(50_000))
+    return [*range(50_000), spelled("fresh")]
 
 
-def test_spawn_returns_plain_data_that_no_pipe_holds_at_once():
-    assert spawn(returns_much, nprocs=1, device="cpu") == list(range(50_000))
+def test_spawn_returns_plain_data_that_no_pipe_holds_at_once_and_spells_as_its_caller():
+    token = spelling.set("--{} {}")  # as commands do
+    try:
+        assert spawn(returns_much, nprocs=1, device="cpu") == [*range(50_000), "--fresh"]
+    finally:
+        spelling.reset(token)
 
 
 def raises_in_rank_one():

@@ -125,7 +125,7 @@ def test_fit_changed_call_raises_by_name_and_touches_nothing(tmp_path):
         assert "Use fresh=True to start over" in text and "another output" in text
         assert [word for word in ("override", "seed the", "sorted()") if word in text] == advice
     assert modified(run) == before
-    with pytest.raises(ConfigError, match='use override="seed"') as refusal:
+    with pytest.raises(ConfigError, match="use override='seed'") as refusal:
         train(ROW, tmp_path / "other", resume=str(run), seed=6)
     assert str(run) in str(refusal.value) and "fresh" not in str(refusal.value)
 
@@ -189,7 +189,7 @@ def test_fit_overridden_values_are_used_and_then_compared(tmp_path):
     assert (rates[0], rates[-1]) == pytest.approx((0.1, 0.05))
     assert train(ROW, tmp_path, **longer).stopped == "already finished"
     with pytest.raises(
-        ConfigError, match=r'on purpose, use override="optimizer\.learning_rate"'
+        ConfigError, match=r"on purpose, use override='optimizer\.learning_rate'"
     ) as refusal:
         train(ROW, tmp_path, epochs=3)
     assert names_in(refusal) == ["optimizer.learning_rate"]

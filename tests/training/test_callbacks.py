@@ -274,8 +274,9 @@ def test_more_patience_continues_a_training_and_less_ends_it_where_it_stands(tmp
 
 
 def test_early_stopping_asks_for_a_patience_of_which_none_never_stops(tmp_path):
-    with pytest.raises(TypeError, match="patience"):
-        EarlyStopping()
+    for callback in (EarlyStopping(), copy.deepcopy(EarlyStopping())):
+        with pytest.raises(ConfigError, match=r"as in EarlyStopping\(patience=5\)"):
+            train(ROW, tmp_path, callbacks=[callback])
     assert train_patiently(None, tmp_path).stopped == "finished"
 
 

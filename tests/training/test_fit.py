@@ -62,7 +62,7 @@ def test_fit_finished_run_returns_its_result_and_rebuilds_lost_files(tmp_path, l
     assert {**vars(again), "stopped": "finished"} == vars(first)
     assert first.weights.stat().st_mtime_ns == modified
     (last,) = (line for line in lines() if line.startswith("this run is finished"))
-    assert 'raise epochs and use override="epochs"; to start over, use fresh=True' in last
+    assert "raise epochs and use override='epochs'; use fresh=True to start over" in last
     assert "only the code of model, " in last
     assert not any("is an instance" in line for line in lines())
     for damaged in ("{}", '{"steps": 10}', "{"):
