@@ -90,7 +90,7 @@ def test_evaluate_item_that_is_not_an_image_with_a_label_raises(model):
         (IMAGE, "Own: a batch is float32 [1, 1, 28, 28]; expected images"),
         ((IMAGE[0], 3), "it is (float32 [1, 28, 28], int64 [1])"),
         ((IMAGE.astype("uint8"), 3), "Own: a batch is (uint8 [1, 1, 28, 28], int64 [1]); expected"),
-        ((IMAGE, 10), "the label of its sample 0 is 10; expected 0 to 9"),
+        ((IMAGE, 10), "the label of sample 0 of Own is 10; expected 0 to 9"),
         ((IMAGE, -100), "expected images, float32 [N, 1, 28, 28] in 0..1, and a label of each"),
         ((IMAGE, 0.5), "and a label of each, a whole number, 0 or more"),
         ((IMAGE, [0, 1]), "and a label of each, a whole number, 0 or more"),
