@@ -40,9 +40,9 @@ class EarlyStopping(Callback, Options):
 
     heading = "training"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "EarlyStopping":
+    def __new__(cls, patience: Any = ..., min_delta: Any = ...) -> "EarlyStopping":
         self = super().__new__(cls)
-        vars(self)["is_chosen"] = bool(args or kwargs)
+        vars(self)["is_chosen"] = not (patience is ... and min_delta is ...)  # None is a choice
         return self
 
     patience: Optional[Count] = option(
