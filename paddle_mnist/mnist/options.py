@@ -155,7 +155,7 @@ class OptimizerOptions(Options):
 
     heading = "optimizer"
 
-    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = option(
+    optimizer: Literal["sgd", "momentum", "adagrad", "adadelta", "adam", "adamw"] = option(
         "momentum", "the optimizer", must_match=True, parse=lambda name: str(name).lower()
     )
     learning_rate: Positive = option(0.1, "learning rate; the peak with onecycle", must_match=True)
@@ -217,6 +217,7 @@ class OptimizerOptions(Options):
             "sgd": paddle.optimizer.SGD,
             "momentum": paddle.optimizer.Momentum,
             "adagrad": paddle.optimizer.Adagrad,
+            "adadelta": paddle.optimizer.Adadelta,
             "adam": paddle.optimizer.Adam,
             "adamw": paddle.optimizer.AdamW,
         }

@@ -77,6 +77,17 @@ def adagrad(w, config):
     return w
 
 
+def adadelta(w, config):
+    squares = updates = 0
+    for gradient in GRADIENTS:
+        gradient += config.weight_decay * w
+        squares = 0.95 * squares + 0.05 * gradient**2
+        update = math.sqrt((updates + 1e-6) / (squares + 1e-6)) * gradient
+        updates = 0.95 * updates + 0.05 * update**2
+        w -= RATE * update
+    return w
+
+
 def adam(w, config, decoupled=0.0):
     mean = square = 0
     for t, gradient in enumerate(GRADIENTS, 1):
@@ -92,7 +103,8 @@ def adamw(w, config):
     return adam(w, config, decoupled=config.weight_decay)
 
 
-FORMULAS = {"sgd": sgd, "momentum": momentum, "adagrad": adagrad, "adam": adam, "adamw": adamw}
+FORMULAS = {"sgd": sgd, "momentum": momentum, "adagrad": adagrad, "adadelta": adadelta}
+FORMULAS |= {"adam": adam, "adamw": adamw}
 
 
 class Two(nn.Layer):
