@@ -99,7 +99,7 @@ $(VENV)/.installed-test: setup.cfg $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed-slow: setup.cfg $(VENV)/.installed-test
-	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,safetensors,web]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
 clean:

@@ -12,6 +12,7 @@ from paddle_mnist.errors import ConfigError, unknown_name
 # The module of each command, in `paddle_mnist.commands`.
 COMMANDS = {
     "train": "train",
+    "check": "check",
     "eval": "eval",
     "infer": "infer",
     "export": "export_model",

@@ -141,13 +141,16 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def nearest_name(name: str, known: Iterable[str]) -> Optional[str]:
-    """Return the known name that an unknown one probably means; None if none is similar."""
+def nearest_name(name: str, known: Iterable[str], similarity: float = 0.6) -> Optional[str]:
+    """Return the known name that an unknown one probably means; None if none is similar.
+
+    similarity: from 0 to 1, at which a name counts as similar.
+    """
     known = list(known)
     long_name = SHORT_NAMES.get(name)
     if long_name in known:
         return long_name
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    return next(iter(difflib.get_close_matches(name, known, 1, similarity)), None)
 
 
 def unknown_name(origin: str, name: str, known: Iterable[str], others: str = "") -> str:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 
 import pytest
 import yaml
@@ -58,6 +59,17 @@ def test_each_dependency_is_explained():
     names = {*re.findall(r"^    ([A-Za-z][\w-]+)(?:[<>=;].*)?$", config, re.M)} - {"error"}
     listed = section(page("install"), "Dependencies")
     assert not [dependency for dependency in names if dependency not in listed]
+
+
+def test_page_about_pictures_begins_with_the_extra_that_reads_them(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    monkeypatch.delitem(sys.modules, "paddle_mnist.mnist.pictures", raising=False)
+    with pytest.raises(errors.DeviceError, match=r"paddle_mnist\[(\w+)\]") as raised:
+        importlib.import_module("paddle_mnist.mnist.pictures")
+    (extra,) = re.findall(r"paddle_mnist\[(\w+)\]", str(raised.value))
+    for language in ("en", "zh"):
+        beginning = (ROOT / f"docs/{language}/deployment.md").read_text().partition("\n## ")[0]
+        assert "`--example`" in beginning and f"`{extra}`" in beginning
 
 
 def test_each_command_has_its_help_in_the_reference():

@@ -108,6 +108,16 @@ class Checkpoint:
                 total += path.stat().st_size
         return total
 
+    @property
+    def is_pair(self) -> bool:
+        """Whether it is a pair of files without a manifest (`checkpoint.names.find_pair`)."""
+        return not self.manifest["files"]
+
+    @property
+    def label(self) -> Path:
+        """The path, for messages; that of a pair has no suffix, since its manifest is missing."""
+        return self.path.with_suffix("") if self.is_pair else self.path
+
     def has_file(self, suffix: str) -> bool:
         """Return whether the manifest lists a file with this suffix."""
         return self.name + suffix in self.manifest["files"]

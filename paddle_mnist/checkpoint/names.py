@@ -14,6 +14,7 @@ import paddle_mnist
 from paddle_mnist.checkpoint.manifest import (
     BREAKPOINT,
     DATA_SUFFIXES,
+    OPTIMIZER,
     PARAMS,
     Checkpoint,
     read_manifest,
@@ -21,7 +22,7 @@ from paddle_mnist.checkpoint.manifest import (
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
 from paddle_mnist.train_state import TrainState
 
@@ -204,6 +205,23 @@ def _local(name: Name) -> str:
     return os.path.expanduser(name)
 
 
+def find_pair(name: Name) -> Optional[Path]:
+    """Return the stem of a `.pdparams` and a `.pdopt` that no manifest lists, at a path.
+
+    `paddle.save` writes them in many programs, as `net_epoch0`. None unless both are there.
+    """
+    path = Path(os.path.expanduser(name))
+    stem = path.parent / (path.stem if path.suffix in DATA_SUFFIXES else path.name)
+    is_pair = all(os.path.isfile(f"{stem}{suffix}") for suffix in (PARAMS, OPTIMIZER))
+    return stem if is_pair and not os.path.exists(f"{stem}.json") else None
+
+
+def newest_pair(folder: Path) -> Optional[Path]:
+    """Return the stem of the pair in a folder that was written last; see `find_pair`."""
+    files = sorted(folder.glob(f"*{OPTIMIZER}"), key=os.path.getmtime, reverse=True)
+    return next(filter(None, map(find_pair, files)), None)
+
+
 def _default_run() -> RunDirectory:
     """Return the newest run. Raises CheckpointError without one."""
     run = newest_run()
@@ -334,4 +352,9 @@ def _why_nothing(path: Path) -> str:
     if checkpoints := CheckpointStore(path).all():
         newest = checkpoints[-1].path.with_suffix("")
         return f"a folder of checkpoints, not a run; name one, as {newest}"
+    if pair := newest_pair(path):
+        return (
+            f"no checkpoint there, but a pair of paddle.save; {pair} names its weights, and "
+            f"{spelled('resume', str(pair))} of a training continues from it"
+        )
     return "no checkpoint there"

@@ -51,6 +51,11 @@ def add_train_options(parser: Parser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="start over; moves the old run directory aside"
     )
+    parser.add_argument(
+        "--ignore_unknown",
+        action="store_true",
+        help="warn of unknown arguments, as with --train_url, instead of refusing them",
+    )
     groups: dict[str, Any] = {}
     defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>"}
     for name, flat_option in FLAT_OPTIONS.items():

@@ -31,6 +31,7 @@ from paddle_mnist.system.environment import prepared, printable, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
+log = logging.getLogger("paddle_mnist")
 QUESTIONS = {"-h", "--help", "--version"}  # they need no home
 
 
@@ -182,12 +183,26 @@ class Parser(argparse.ArgumentParser):
         for name, action in [*self._option_string_actions.items()]:
             self._option_string_actions.setdefault(name.replace("_", "-"), action)
         parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
-            near = nearest_name(name, [option[2:] for option in self._long_options()])
-            hint = f"did you mean --{near}?" if near else "--help lists the options"
-            raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
-        return parsed, unknown
+        # What a platform appends is ignored, unless it is similar to an option.
+        ignores = "ignore_unknown" in parsed and (
+            parsed.ignore_unknown
+            or any(word.startswith(("--train_url", "--train-url")) for word in args or ())
+        )
+        names = [
+            word.partition("=")[0]
+            for word in unknown
+            if not ignores or (word[:1] == "-" and not word[1:2].isdigit())
+        ]
+        for word in names or unknown[:1]:
+            name = word.lstrip("-").replace("-", "_")
+            known = [option[2:] for option in self._long_options()]
+            near = nearest_name(name, known, similarity=0.8 if ignores else 0.6)
+            if near or not (ignores and names):
+                hint = f"did you mean --{near}?" if near else "--help lists the options"
+                raise ConfigError(f"unknown argument {word}; {hint}")
+        if names:
+            log.warning("unknown arguments are ignored: %s", ", ".join(names))
+        return parsed, []
 
     def _long_options(self) -> list[str]:
         names = [name for action in self._actions for name in action.option_strings]

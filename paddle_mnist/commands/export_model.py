@@ -7,6 +7,7 @@ those of the net.
 """
 
 import argparse
+import importlib
 import logging
 import os
 import subprocess
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Optional
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, DeviceError, listed
 from paddle_mnist.options import split_names
 from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from paddle_mnist.checkpoint.manifest import Checkpoint
+    from paddle_mnist.checkpoint.names import SavedWeights
 
 log = logging.getLogger("paddle_mnist")
 
@@ -36,8 +39,10 @@ def main(argv: Sequence[str]) -> int:
     """Export a model and print the files and their sizes; return the exit code."""
     args = _parser().parse_args(argv)
     named, folder = named_weights(args), _folder(args)
-    if args.legacy and args.format == "onnx":
-        raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
+    if args.legacy and args.format != "paddle":
+        raise ConfigError(
+            f"--legacy is a form of Paddle's own; expected it without --format {args.format}"
+        )
     if args.legacy and os.environ.get(LEGACY) != "0":
         return _export_legacy(argv)
     require_paddle(hide_warnings=True)
@@ -51,6 +56,9 @@ def main(argv: Sequence[str]) -> int:
     weights = find_weights(*named)
     kind = "pretrained weights" if named.name == "pretrained" else "weights"
     log.info("%s: %s", kind, weights.path)
+    if args.format == "safetensors" and not args.list:
+        _export_weights(weights, folder)
+        return 0
     model = load_net(weights, args.net)
     if args.list:
         _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
@@ -80,9 +88,9 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--format",
-        choices=("paddle", "onnx"),
+        choices=("paddle", "onnx", "safetensors"),
         default="paddle",
-        help="format of the model [paddle]",
+        help="format of the model; safetensors holds the weights alone [paddle]",
     )
     parser.add_argument(
         "--legacy", action="store_true", help="write .pdmodel, which Paddle 2 can also read"
@@ -109,6 +117,28 @@ def _folder(args: argparse.Namespace) -> Path:
             f"--run {folder} exports the run"
         )
     return folder
+
+
+def _export_weights(weights: "SavedWeights", folder: Path) -> None:
+    """Write weights, of any net, as `model.safetensors`, and print the path and the size."""
+    try:
+        save = importlib.import_module("safetensors.numpy").save
+    except ImportError as error:
+        raise DeviceError(
+            f"safetensors cannot be imported ({error}); install it with "
+            "pip install 'paddle_mnist[safetensors]'"
+        ) from error
+    from paddle_mnist.nn.state_dict import without_name_table
+
+    arrays = without_name_table(weights.values)
+    if halves := [name for name, array in arrays.items() if array.dtype.name == "uint16"]:
+        raise ConfigError(
+            f"{weights.path}: {listed(halves)} are bfloat16, which NumPy lacks; expected float32"
+        )
+    path = folder / "model.safetensors"
+    make_folder(folder)
+    write_atomically(path, save(arrays, {"weights": weights.path.name, "linear": "[in, out]"}))
+    print(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def _export_legacy(argv: Sequence[str]) -> int:

@@ -55,7 +55,8 @@ class TrainConfig:
     with what was expected.
 
     The groups are the attributes, such as `saving.every_steps` for `save_every_steps`; `epochs`,
-    `batch_size`, `seed`, `output`, `device`, `resume` and `override` are attributes by themselves.
+    `batch_size`, `seed`, `output`, `device`, `resume`, `start_epoch` and `override` are attributes
+    by themselves.
     """
 
     # The groups, in the order of `--help`
@@ -85,6 +86,7 @@ class TrainConfig:
     output: Optional[str]
     device: str
     resume: str
+    start_epoch: Optional[int]
     override: tuple[str, ...]
 
     def __init__(self, **options: object) -> None:

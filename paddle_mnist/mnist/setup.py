@@ -78,6 +78,7 @@ def fit_arguments(config: TrainConfig) -> dict[str, Any]:
         "monitor": "valid/acc",
         "device": config.device,
         "resume": config.resume,
+        "start_epoch": config.start_epoch,
         "override": config.override,
         "must_match": report.must_match,
         "callbacks": [*_callbacks(config), report],

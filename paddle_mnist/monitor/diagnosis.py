@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -16,13 +16,17 @@ START_AGAIN = "Start again with smaller initial weights or a lower learning rate
 # Watched passes in a row in which a channel has only zeros, or a gradient is zero, before that is
 # reported; with batches of 32, 160 samples then agree.
 PATIENCE = 5
+TRAIN, VALID = "train/loss", "valid/loss"
+EVALUATIONS = 2  # in a row above the lowest validation loss, before that is called overfitting
+FEWEST_STEPS = 100  # of a training run that can be said to underfit
 
 
 @dataclass(frozen=True)
 class Finding:
     """A problem of a layer or parameter, with the step at which it was first seen.
 
-    kind: "not finite", "exploding", "dead channels", "dead layer", "same answer" or "no gradient".
+    kind: "not finite", "exploding", "dead channels", "dead layer", "same answer", "no gradient",
+        "overfitting" or "underfitting".
     """
 
     step: int
@@ -41,6 +45,7 @@ class Diagnosis:
 
     on_finding: called with each finding.
     patience: passes in a row before a channel, layer or gradient counts as dead.
+    first_loss: (attribute) the training loss of untrained weights, if it is known.
     """
 
     def __init__(self, on_finding: Callable[[Finding], None], patience: int = PATIENCE):
@@ -49,6 +54,9 @@ class Diagnosis:
         self._reported: set[object] = set()
         self._dead_passes: dict[str, np.ndarray] = {}  # in a row, of each channel, by layer
         self._zero_gradients: Counter[str] = Counter()  # passes in a row, by parameter
+        self.first_loss = math.nan
+        self._losses = {TRAIN: math.nan, VALID: math.nan}  # the newest
+        self._lowest, self._since_lowest = math.inf, 0  # validation loss, evaluations since then
 
     def check_output(
         self,
@@ -131,6 +139,39 @@ class Diagnosis:
                 message=f"its gradient was exactly zero in the last {self._patience} recorded "
                 "batches, so it no longer learns. Its inputs are all zero, or the outputs of a "
                 "later layer are.",
+            )
+
+    def check_losses(self, step: int, values: Mapping[str, float]) -> None:
+        """Check the losses of a log line or an evaluation for overfitting. values: by tag."""
+        self._losses.update({tag: values[tag] for tag in self._losses if tag in values})
+        train, valid = self._losses.values()
+        if VALID not in values:
+            return
+        self._since_lowest = 0 if valid <= self._lowest else self._since_lowest + 1
+        self._lowest = min(self._lowest, valid)
+        if self._since_lowest >= EVALUATIONS and valid > max(2 * train, 1.1 * self._lowest):
+            self._report(
+                step,
+                place="the net",
+                kind="overfitting",
+                message=f"the validation loss, {valid:.3g}, has risen from {self._lowest:.3g} for "
+                f"{self._since_lowest} evaluations, while the training loss is {train:.3g}: the "
+                "net memorizes the training samples. Stop earlier, augment the data, or use "
+                "dropout, weight decay or a smaller net.",
+            )
+
+    def check_end(self, step: int) -> None:
+        """Check the last losses of a training run for underfitting."""
+        train, valid = self._losses.values()
+        if step >= FEWEST_STEPS and self.first_loss > 0 and min(train, valid) > self.first_loss / 2:
+            self._report(
+                step,
+                place="the net",
+                kind="underfitting",
+                message=f"training ends with a training loss of {train:.3g} and a validation loss "
+                f"of {valid:.3g}, both above half of the first step's {self.first_loss:.3g}: the "
+                "net has learned little of either. Train longer, try a higher learning rate, use "
+                "a larger net or less regularization, or check the labels.",
             )
 
     def _report(self, step: int, place: str, kind: str, message: str, magnitude: int = 0) -> None:

@@ -103,7 +103,7 @@ class LayerWatch(Observer):
                 for name, parameter in self._parameters.items()
                 if name.rpartition(".")[0] in self._layers
             }
-        self._diagnosis = Diagnosis(on_finding, patience)
+        self.diagnosis = Diagnosis(on_finding, patience)
         self.shapes: dict[str, list[int]] = {}
         self.dtypes: dict[str, str] = {}
         self._values: dict[str, float] = {}
@@ -124,7 +124,7 @@ class LayerWatch(Observer):
     @property
     def findings(self) -> list[Finding]:
         """The findings so far, in order; those of gradients up to the previous step."""
-        return list(self._diagnosis.findings)
+        return list(self.diagnosis.findings)
 
     def remove(self) -> None:
         """Stop watching, and keep the values and findings."""
@@ -204,19 +204,19 @@ class LayerWatch(Observer):
         statistics |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
         self._values |= {f"watch/{name}/{tag}": value for tag, value in statistics.items()}
         layer_input = first_tensor(inputs)
-        self._diagnosis.check_output(number, name, layer, root_mean_square, nonfinite, layer_input)
+        self.diagnosis.check_output(number, name, layer, root_mean_square, nonfinite, layer_input)
         # Only a layer without parameters that maps channels one to one, such as a ReLU, can kill a
         # channel, and only if its input is not zero already, as it is in a pooling layer behind the
         # ReLU or at the border of images.
         is_plain = not layer.parameters() and not layer.sublayers()
         if layer_input is not None and is_plain and layer_input.shape[1:2] == output.shape[1:2]:
             killed_here = dead & ~_zero_channels(_as_float32(layer_input))
-            self._diagnosis.check_channels(number, name, killed_here)
+            self.diagnosis.check_channels(number, name, killed_here)
 
     def _check_outputs(self, number: int, inputs: Any, output: Any) -> None:
         model_input, outputs = first_tensor(inputs), first_tensor(output)
         if model_input is not None and outputs is not None and outputs.ndim == 2:
-            self._diagnosis.check_outputs(number, _as_float32(model_input), _as_float32(outputs))
+            self.diagnosis.check_outputs(number, _as_float32(model_input), _as_float32(outputs))
 
     def _finish_step(self) -> None:
         """Record how the watched step changed the parameters, and remove the gradient hooks."""
@@ -227,7 +227,7 @@ class LayerWatch(Observer):
         for hook in self._gradient_hooks:
             hook.remove()
         for name, norm in self._gradient_norms.items():
-            self._diagnosis.check_gradient(number, name, float(norm))
+            self.diagnosis.check_gradient(number, name, float(norm))
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
     def _parameter_statistics(self) -> Iterator[tuple[str, float]]:

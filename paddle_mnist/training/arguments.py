@@ -16,6 +16,7 @@ from paddle_mnist.errors import ConfigError, nearest_name
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.options import (
     Count,
+    CountOrZero,
     Options,
     PathStr,
     Seed,
@@ -145,7 +146,8 @@ class FitArguments(Options):
         heading="device",
     )
     resume: str = option(
-        help="auto, off (start at step 0), or the path of a run or checkpoint",
+        help="auto, off (start at step 0), or the path of a run, a checkpoint, or a .pdparams and "
+        ".pdopt of paddle.save",
         heading="run",
         parse=_parse_resume,
     )
@@ -154,6 +156,12 @@ class FitArguments(Options):
         help="comma-separated fields that may differ from those of the run",
         heading="run",
         parse=split_names,
+    )
+    start_epoch: Optional[CountOrZero] = option(
+        None,
+        "epochs that a .pdparams and .pdopt given to resume have behind them; default: from their "
+        "name, 1 after epoch0",
+        heading="run",
     )
 
     def check(self) -> None:
@@ -165,6 +173,11 @@ class FitArguments(Options):
         check_mirror(self.saving, self.output)
         check_together(self.start, self.resume, self.saving, self.callbacks)
         self._check_evaluation()
+        if self.start_epoch is not None and self.resume in ("auto", "off"):
+            raise ConfigError(
+                f"start_epoch is {self.start_epoch}, but resume is {self.resume!r}; expected the "
+                "path of a .pdparams and .pdopt; every checkpoint of a run knows its epoch"
+            )
         for name in self.must_match or ():
             if name in (*ENGINE_OPTIONS, "name", "monitor", "mode"):
                 raise ConfigError(

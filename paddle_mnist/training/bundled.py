@@ -95,19 +95,31 @@ class Watch(Callback, Options):
         100, "steps between records of layers and gradients; 0: off", flat="watch"
     )
     _watch: "Optional[LayerWatch]" = field(default=None, init=False, repr=False)
+    _is_untrained: bool = field(default=True, init=False, repr=False)
 
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.monitor.watch import watch
 
         if self.every and training.world.is_main_process:
             self._watch = watch(training.model, every=self.every)
+            self._is_untrained = training.arguments.start is None
 
     def on_epoch_start(self, view: View) -> None:
         if self._watch:
             self._watch.on_epoch_start(view)
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
+        if self._watch and view.step == 1 and self._is_untrained and view.loss is not None:
+            self._watch.diagnosis.first_loss = view.loss
         return self._watch.after_step(view) if self._watch else None
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        if self._watch:
+            self._watch.diagnosis.check_losses(state.step, values)
+
+    def after_last_step(self, training: Training) -> None:
+        if self._watch:
+            self._watch.diagnosis.check_end(training.state.step)
 
     def close(self) -> None:
         if self._watch:

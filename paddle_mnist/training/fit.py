@@ -93,6 +93,7 @@ def fit(
     device: str = "auto",
     state: Optional[Mapping[str, object]] = None,
     resume: Union[str, Path] = "auto",
+    start_epoch: Optional[int] = None,
     fresh: bool = False,
     override: Union[str, Sequence[str]] = (),
     must_match: Optional[Mapping[str, object]] = None,
@@ -145,7 +146,10 @@ def fit(
         output: the path of the directory.
         name: the prefix of its files; by default the model's `checkpoint_name`, or "model".
         fresh: move an existing run aside, and start over.
-        resume: "auto", "off", or the path of a checkpoint.
+        resume: "auto", "off", or the path of a checkpoint, or of a .pdparams and .pdopt that
+            `paddle.save` wrote.
+        start_epoch: the number of epochs after which these two were saved; by default from their
+            name, 1 for `net_epoch0`.
         override: what may differ from the run, by flat name, such as "epochs,optimizer".
         must_match: a dict of extra values that must be the same on resume; "code": True for the
             code of the model, the loss, step, metrics and data.
@@ -191,6 +195,7 @@ def fit(
         device=device,
         state=state,
         resume=resume,  # type: ignore[arg-type]
+        start_epoch=start_epoch,
         fresh=fresh,
         override=override,  # type: ignore[arg-type]
         must_match=must_match,

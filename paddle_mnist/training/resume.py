@@ -2,16 +2,29 @@
 
 import logging
 import os
+import re
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.mirror import UnreachableError
-from paddle_mnist.checkpoint.names import find_checkpoint
-from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.checkpoint.names import find_checkpoint, find_pair, newest_pair
+from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
+from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import SEEDING
-from paddle_mnist.errors import CheckpointError, ConfigError, spelled
+from paddle_mnist.errors import (
+    WEIGHTS_ALONE,
+    CheckpointError,
+    ConfigError,
+    listed,
+    spelled,
+)
+from paddle_mnist.hidden_state.optimizer_state import structured_state
+from paddle_mnist.nn.state_dict import NAME_TABLE, compare_entries, without_name_table
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.compare import check_config_unchanged, has_other_steps
 
@@ -93,6 +106,17 @@ def _resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[
     checkpoint = newest
     if not newest:
         _check_nothing_is_lost(run)
+        if resume in ("auto", "off") and (pair := newest_pair(run.path)):
+            log.warning(
+                "%s holds %s%s and %s, which no manifest lists, so they are not used; to continue "
+                "from them, start with %s and %s",
+                run.path,
+                pair.name,
+                PARAMS,
+                OPTIMIZER,
+                spelled("resume", str(pair)),
+                run.elsewhere(),
+            )
     if resume == "off" and newest:
         raise ConfigError(
             f"resume is off, but {run.path} holds {newest.name}; {' or '.join(run.to_start_over())}"
@@ -100,17 +124,72 @@ def _resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[
     if resume not in ("auto", "off"):
         if newest:  # the same command, repeated, resumes its own run
             _require_not_older(run, newest, resume)
+        elif pair := find_pair(resume):
+            checkpoint = _read_pair(training, pair)
         else:
             checkpoint = find_checkpoint(resume, run).load_all()
+            if training.arguments.start_epoch is not None:
+                raise ConfigError(
+                    f"start_epoch is given, but the manifest of {checkpoint.path} says after which "
+                    "epoch it was saved; expected a .pdparams and .pdopt without a manifest"
+                )
     if checkpoint:
-        where = None if run.owns(checkpoint) else str(checkpoint.path)
+        where = None if run.owns(checkpoint) else str(checkpoint.label)
         check_config_unchanged(training, checkpoint, where)
     return checkpoint
 
 
+def _read_pair(training: Training, stem: Path) -> Checkpoint:
+    """Return a pair of files that `paddle.save` wrote as a checkpoint after an epoch, loaded.
+
+    Raises ConfigError for an epoch that is unknown or beyond the end, CheckpointError for files
+    that do not fit the net.
+    """
+    epochs, steps = training.arguments.start_epoch, training.loader.steps_per_epoch
+    if epochs is None and (number := re.search(r"epoch_?(\d{1,9})$", stem.name)):
+        epochs = int(number[1]) + 1
+    if epochs is None or steps is None:
+        reason = (
+            "the number of steps in an epoch" if epochs else "after which epoch they were saved"
+        )
+        name = "steps_per_epoch" if epochs else "start_epoch"
+        raise ConfigError(f"{stem}: no manifest says {reason}; expected {spelled(name, 'N')}")
+    params, optimizer = safe_load(f"{stem}{PARAMS}"), safe_load(f"{stem}{OPTIMIZER}")
+    names = params.get(NAME_TABLE, {})
+    differing = [*chain(*compare_entries(without_name_table(params), training.model.state_dict()))]
+    if differing or not isinstance(names, dict):
+        raise CheckpointError(
+            f"{stem}{PARAMS}: not the weights of this net, from which {listed(differing)} differ; "
+            "expected what paddle.save wrote of its state_dict()"
+        )
+    entries = structured_state(optimizer, {name: key for key, name in names.items()})
+    log.warning(
+        "%s: no manifest lists these files, so nothing says whether they are whole, of one moment "
+        "and of the same data and settings; taken as the end of epoch %d, with the optimizer and "
+        "the schedule of %s; the order of the data and all random numbers are those of this run",
+        stem,
+        epochs,
+        OPTIMIZER,
+    )
+    manifest = {
+        "files": {},
+        "state": TrainState(epoch=epochs, step=epochs * steps).as_dict(),
+        "names": names,
+        "optimizer": type(training.optimizer).__name__,
+        "optimizer_parameters": [
+            name for name in names if any(key.startswith(f"{name} ") for key in entries)
+        ],
+        "schedule": {},
+        "config": training.compared,
+        "seeding": SEEDING,
+        METRICS_LINES: 0,
+    }
+    return Checkpoint(Path(f"{stem}.json"), manifest, {PARAMS: params, OPTIMIZER: optimizer})
+
+
 def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> None:
     """Raise ConfigError if `resume` names an older checkpoint of the run than its newest."""
-    if os.path.isdir(os.path.expanduser(resume)):
+    if os.path.isdir(os.path.expanduser(resume)) or find_pair(resume):
         return
     try:
         requested = find_checkpoint(resume, run)
@@ -161,18 +240,29 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
             f"choose {training.run.elsewhere()}"
         )
     moves = new_schedule and not schedule.needs_metric
-    load_checkpoint(
-        checkpoint,
-        training.model,
-        training.optimizer,
-        training.average,
-        schedule=not moves,
-        extra=training.extra,
-    )
+    try:
+        load_checkpoint(
+            checkpoint,
+            training.model,
+            training.optimizer,
+            training.average,
+            schedule=not moves,
+            extra=training.extra,
+            is_own=not checkpoint.is_pair,
+        )
+    except CheckpointError as error:
+        if not checkpoint.is_pair:
+            raise
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise CheckpointError(
+            f"{checkpoint.path.with_suffix(OPTIMIZER)}: not of this net's "
+            f"{type(training.optimizer).__name__} and schedule: {' '.join(first[0].split())}; "
+            f"expected the optimizer and schedule of that training, or {WEIGHTS_ALONE}"
+        ) from error
     if moves:
         schedule.move_to(state.step, state.epoch)
     training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
-    log.info("resuming after step %d, from %s", state.step, checkpoint.path)
+    log.info("resuming after step %d, from %s", state.step, checkpoint.label)
     if checkpoint.manifest.get("seeding") != SEEDING:
         log.warning(
             "the run began with a version that seeds random numbers of samples differently; if "

@@ -67,6 +67,9 @@ def resume_or_initialize(training: Training) -> None:
     if checkpoint:
         # The schedule may depend on what is overridden, such as the epochs.
         restore(training, checkpoint, new_schedule=bool(training.arguments.override))
+        if checkpoint.is_pair:  # of no run: this one is new, and is rehearsed
+            training.resumed_from = checkpoint = None
+            origin = {}
     else:
         training.average.load(training.model.state_dict())
     if world.size > 1:

@@ -109,3 +109,29 @@ def test_every_command_prints_help_and_version_without_paddle():
         assert not is_command or re.search(r"\A.*\n\nexample: paddle-mnist ", answer), call
     missing = [name for name in FLAT_OPTIONS if f"--{name}" not in answers["tools/train.py --help"]]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("--train_url {} --init_method=tcp://a:1 --s3_part -1", 0, "ignored: --init_method, --s3_"),
+        ("--output {} --ignore_unknown --init_method a", 0, "ignored: --init_method"),
+        ("--train_url {} --s3_part 1 --learing_rate 1", 2, "did you mean --learning_rate?"),
+        ("--train_url {} --lr 1", 2, "did you mean --learning_rate?"),
+        ("--train_url {} stray", 2, "unknown argument stray"),
+        ("--output {} --s3_part 1", 2, "unknown argument --s3_part; --help lists"),
+        ("--output {} --data nowhere", 3, "nowhere: no such file"),
+        ("--output /proc/nowhere", 7, "/proc: cannot write"),
+    ],
+)
+def test_check_shows_what_train_needs_and_platforms_may_append_arguments(
+    arguments, code, said, tmp_path, capsys
+):
+    words = f"--data digits {arguments}".format(tmp_path / "a" / "b").split()
+    assert command("check").main(words) == code
+    printed = capsys.readouterr()
+    assert said in printed.err
+    if not code:
+        shown = r"device  \S+, Paddle .*\ndata    digits, .*readable\noutput  .*: writable, .*\n"
+        assert re.match(shown, printed.out)
+    assert not [*tmp_path.iterdir()]

@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist import MNIST, MnistDataset, evaluate
+from paddle_mnist.commands.export_model import main as export_command
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError, OutputError
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.export import OUTPUTS, ExportedModel, export_model, variables
@@ -188,3 +189,38 @@ def test_export_model_onnx_without_its_packages_names_the_extra(model, tmp_path,
     with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
         export_model(model, tmp_path / "new", format="onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_safetensors_hold_the_weights_for_programs_without_paddle(model, tmp_path, capsys):
+    pytest.importorskip("safetensors", reason="needs the extra safetensors")
+    assert export_command(["pretrained", str(tmp_path), "--format", "safetensors"]) == 0
+    path = tmp_path / "model.safetensors"
+    assert capsys.readouterr().out == f"{path}  {path.stat().st_size:,} bytes\n"
+    data = path.read_bytes()  # as any language reads it
+    size = int.from_bytes(data[:8], "little")
+    header, arrays = json.loads(data[8 : 8 + size]), data[8 + size :]
+    assert header.pop("__metadata__")["linear"] == "[in, out]"
+    state = model.state_dict()
+    assert header.keys() == state.keys()
+    for name, entry in header.items():
+        first, end = entry["data_offsets"]
+        array = np.frombuffer(arrays[first:end], "<f4").reshape(entry["shape"])
+        assert entry["dtype"] == "F32" and np.array_equal(array, state[name].numpy())
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "options", "code", "said"),
+    [
+        (False, [], 5, "pip install 'paddle_mnist[safetensors]'"),
+        (True, ["--legacy"], 2, "expected it without --format safetensors"),
+    ],
+)
+def test_safetensors_refused_in_one_line(
+    is_installed, options, code, said, tmp_path, capsys, monkeypatch
+):
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    words = ["pretrained", str(tmp_path / "new"), "--format", "safetensors", *options]
+    assert export_command(words) == code
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,44 @@
+"""Check what a training run needs before it starts, on one screen.
+
+Takes the options of train, and ends with the error and the exit code that train would end with. It
+writes a test file to the folder of the output, and like every command may cache the images.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddle_mnist.checkpoint.run import DEFAULT_OUTPUT
+from paddle_mnist.commands import Parser, command
+from paddle_mnist.commands._train_options import add_train_options, train_config
+from paddle_mnist.system.devices import require_paddle, select_device
+from paddle_mnist.system.environment import usable_cpus, versions
+from paddle_mnist.system.files import writing
+
+MEMORY = Path("/proc/meminfo")  # of Linux
+
+
+@command(prints_data=True)
+def main(argv: Sequence[str]) -> None:
+    """Print a line about the device, the data, the memory and the output each."""
+    parser = Parser("paddle-mnist check", __doc__, "--data work --output work/output/mine")
+    add_train_options(parser)
+    config = train_config(parser.parse_args(argv))
+    require_paddle()
+    from paddle_mnist.mnist.images import open_data
+
+    device = select_device(config.device)
+    print(f"device  {device}, Paddle {versions()['paddle']}, {usable_cpus()} CPUs")
+    images = open_data(config.images.data)
+    sizes = " / ".join(str(len(split)) for split in images.splits.values())
+    print(f"data    {images.name}, from {images.source}: {sizes} images, readable")
+    output = Path(config.output or DEFAULT_OUTPUT).expanduser()
+    folder = next(path for path in (output, *output.absolute().parents) if path.exists())
+    with writing(folder), tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(2**20))
+        file.flush()
+    print(f"output  {output}: writable, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free")
+    if MEMORY.exists() and (found := re.search(r"MemAvailable: +(\d+)", MEMORY.read_text())):
+        print(f"memory  {int(found[1]) / 2**20:.1f} GiB available")
