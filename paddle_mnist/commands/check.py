@@ -6,7 +6,6 @@ writes a test file to the folder of the output, and like every command may cache
 
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.system.devices import require_paddle, select_device
 from paddle_mnist.system.environment import usable_cpus, versions
-from paddle_mnist.system.files import writing
+from paddle_mnist.system.files import PendingFile
+from paddle_mnist.system.regular_files import read_bytes
 
 MEMORY = Path("/proc/meminfo")  # of Linux
 
@@ -36,9 +36,10 @@ def main(argv: Sequence[str]) -> None:
     print(f"data    {images.name}, from {images.source}: {sizes} images, readable")
     output = Path(config.output or DEFAULT_OUTPUT).expanduser()
     folder = next(path for path in (output, *output.absolute().parents) if path.exists())
-    with writing(folder), tempfile.TemporaryFile(dir=folder) as file:
+    with PendingFile(folder / "check") as file:  # which deletes it again
         file.write(bytes(2**20))
-        file.flush()
+        file.finish()
     print(f"output  {output}: writable, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free")
-    if MEMORY.exists() and (found := re.search(r"MemAvailable: +(\d+)", MEMORY.read_text())):
+    known = read_bytes(MEMORY, 2**20) if MEMORY.exists() else b""
+    if found := re.search(rb"MemAvailable: +(\d+)", known):
         print(f"memory  {int(found[1]) / 2**20:.1f} GiB available")

@@ -15,13 +15,7 @@ from paddle_mnist.checkpoint.names import find_checkpoint, find_pair, newest_pai
 from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import SEEDING
-from paddle_mnist.errors import (
-    WEIGHTS_ALONE,
-    CheckpointError,
-    ConfigError,
-    listed,
-    spelled,
-)
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed, spelled
 from paddle_mnist.hidden_state.optimizer_state import structured_state
 from paddle_mnist.nn.state_dict import NAME_TABLE, compare_entries, without_name_table
 from paddle_mnist.train_state import TrainState
@@ -149,17 +143,19 @@ def _read_pair(training: Training, stem: Path) -> Checkpoint:
     if epochs is None and (number := re.search(r"epoch_?(\d{1,9})$", stem.name)):
         epochs = int(number[1]) + 1
     if epochs is None or steps is None:
-        reason = (
-            "the number of steps in an epoch" if epochs else "after which epoch they were saved"
-        )
-        name = "steps_per_epoch" if epochs else "start_epoch"
-        raise ConfigError(f"{stem}: no manifest says {reason}; expected {spelled(name, 'N')}")
+        name, what = ("start_epoch", "after which epoch they were saved")
+        if epochs is not None:
+            name, what = "steps_per_epoch", "how many steps an epoch has"
+        raise ConfigError(f"{stem}: no manifest says {what}; expected {spelled(name, 'N')}")
     params, optimizer = safe_load(f"{stem}{PARAMS}"), safe_load(f"{stem}{OPTIMIZER}")
     names = params.get(NAME_TABLE, {})
     differing = [*chain(*compare_entries(without_name_table(params), training.model.state_dict()))]
-    if differing or not isinstance(names, dict):
+    are_names = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
+    if not (names and are_names):
+        differing.append(NAME_TABLE)
+    if differing:
         raise CheckpointError(
-            f"{stem}{PARAMS}: not the weights of this net, from which {listed(differing)} differ; "
+            f"{stem}{PARAMS}: not the weights of this net: {listed(differing)} differ; "
             "expected what paddle.save wrote of its state_dict()"
         )
     entries = structured_state(optimizer, {name: key for key, name in names.items()})

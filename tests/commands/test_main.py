@@ -121,7 +121,7 @@ def test_every_command_prints_help_and_version_without_paddle():
         ("--train_url {} stray", 2, "unknown argument stray"),
         ("--output {} --s3_part 1", 2, "unknown argument --s3_part; --help lists"),
         ("--output {} --data nowhere", 3, "nowhere: no such file"),
-        ("--output /proc/nowhere", 7, "/proc: cannot write"),
+        ("--output /proc/nowhere", 7, "/proc/check: cannot write"),
     ],
 )
 def test_check_shows_what_train_needs_and_platforms_may_append_arguments(

@@ -132,6 +132,14 @@ def test_pair_with_the_optimizer_of_another_net_is_refused(tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_weights_without_the_names_that_paddle_generated_are_refused(tmp_path):
+    net, _ = save_pair(tmp_path / "a_epoch0")
+    arrays = {name: value.numpy() for name, value in net.state_dict().items()}
+    paddle.save(arrays, str(tmp_path / "a_epoch0.pdparams"))
+    with pytest.raises(CheckpointError, match="StructuredToParameterName@@ differ; expected what"):
+        continue_from(tmp_path / "a_epoch0", tmp_path / "run")
+
+
 def test_start_epoch_is_only_for_a_pair(tmp_path):
     with pytest.raises(ConfigError, match="start_epoch is 1, but resume is 'auto'"):
         continue_from("auto", tmp_path / "run", start_epoch=1)
