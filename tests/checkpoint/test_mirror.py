@@ -112,7 +112,7 @@ def test_lost_run_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbrok
 
     for _ in range(2):  # the second one finds it finished
         assert bits(run(tmp_path / "three", url)) == unbroken
-    assert any("to start over, choose another output and another mirror;" in x for x in lines())
+    assert any("choose another output and another mirror to start over;" in x for x in lines())
     secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode()
     for path in filter(Path.is_file, tmp_path.rglob("*")):
         assert secret not in path.read_bytes(), path
