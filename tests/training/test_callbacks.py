@@ -44,8 +44,8 @@ ATTRIBUTES = ("ends_with_best", "log_every", "options")
 HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
 IN_A_RUN = """
     config_entries check_training run_opened before_training manifest_entries
-    before_first_step profiler should_stop on_epoch_start recorded_layers after_step write after_epoch
-    after_last_step final_metrics result_entries summary after_training close
+    before_first_step profiler should_stop on_epoch_start recorded_layers after_step write
+    after_epoch after_last_step final_metrics result_entries summary after_training close
 """.split()
 
 
