@@ -4,7 +4,7 @@ import contextlib
 import copy
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, runtime_checkable
 
@@ -78,9 +78,11 @@ class View:
         loss: "Optional[paddle.Tensor]",
         metrics: Mapping[str, float],
         model: "nn.Layer",
+        outputs: Mapping[str, np.ndarray] = {},
     ):
         self.step = state.step
         self._state, self._metrics, self._model = state, metrics, model
+        self._outputs = outputs  # of the layers that were recorded in the newest step
         self._loss: Any = loss
 
     @property
@@ -104,13 +106,30 @@ class View:
         return [*self._parameters]
 
     def parameter(self, name: str) -> np.ndarray:
-        """A copy of a parameter's values. Raises ConfigError for an unknown name."""
+        """A copy of a parameter's values, in `after_step` those after the step's update.
+
+        Raises ConfigError for an unknown name.
+        """
         return self._parameter(name).numpy()
 
     def gradient(self, name: str) -> Optional[np.ndarray]:
         """A copy of the newest step's gradient of a parameter; None if it has none."""
         gradient = self._parameter(name).grad
         return None if gradient is None else gradient.numpy()
+
+    def output(self, name: str) -> np.ndarray:
+        """A copy of a layer's output for the newest step's batch, or this process's first shard.
+
+        Only of layers that an observer's `recorded_layers` has returned for this step. Later calls
+        of the same layer in the step are NAME:2, NAME:3. Raises ConfigError for other names.
+        """
+        if name in self._outputs:
+            return self._outputs[name].copy()
+        require_layers("view.output", self._model, [name.partition(":")[0]])
+        raise ConfigError(
+            f"view.output: {name!r} was not recorded in step {self.step}; expected a callback "
+            f"whose recorded_layers({self.step}) returns the layer, and a step that calls it"
+        )
 
     @functools.cached_property
     def _parameters(self) -> "dict[str, paddle.Tensor]":
@@ -120,6 +139,15 @@ class View:
         if name not in self._parameters:
             raise ConfigError(unknown_name("the model", name, self._parameters))
         return self._parameters[name]
+
+
+def require_layers(origin: str, model: "nn.Layer", names: Iterable[str]) -> dict[str, "nn.Layer"]:
+    """Return a model's layers of these names. Raises ConfigError for an unknown one."""
+    layers = dict(model.named_sublayers())
+    for name in names:
+        if name not in layers:
+            raise ConfigError(unknown_name(origin, name, layers))
+    return {name: layers[name] for name in names}
 
 
 class Observer:
@@ -136,6 +164,14 @@ class Observer:
         Its settings, such as which layers are frozen in the epoch `view.state.epoch`, thus hold
         after any resume. They should follow from the epoch alone, not from earlier calls.
         """
+
+    def recorded_layers(self, step: int) -> Collection[str]:
+        """Return the layers whose outputs `after_step` reads with `view.output`, by name.
+
+        Called before each step, with the number that `view.step` will have after it; steps for
+        which no observer returns a layer cost nothing.
+        """
+        return ()
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
         """Called after each step, before its checkpoint is saved."""

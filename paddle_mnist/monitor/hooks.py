@@ -1,6 +1,7 @@
 """Read the outputs of a model's layers with forward hooks, and remove the hooks afterwards."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Optional
 
@@ -10,11 +11,28 @@ from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.nn.layers import evaluation_mode, read_only
+from paddle_mnist.system.arrays import as_array
 
 # Called with a layer's name, the layer, its inputs and its output.
 LayerCallback = Callable[[str, nn.Layer, Any, paddle.Tensor], None]
 # Called with the inputs and the output of a model's forward pass.
 PassCallback = Callable[[Any, Any], None]
+
+
+@contextlib.contextmanager
+def recording_outputs(
+    layers: Mapping[str, nn.Layer], outputs: dict[str, np.ndarray]
+) -> Iterator[None]:
+    """Within the context, add each layer's output to a dict; that of its second call as NAME:2."""
+    calls: Counter[str] = Counter()
+
+    def record(name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor) -> None:
+        calls[name] += 1
+        values = output.astype("float32") if output.dtype == paddle.bfloat16 else output
+        outputs[name if calls[name] == 1 else f"{name}:{calls[name]}"] = as_array(values)
+
+    with forward_hooks(layers, record):
+        yield
 
 
 @contextlib.contextmanager

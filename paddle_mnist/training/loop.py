@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.utils import unique_name
@@ -27,9 +28,11 @@ from paddle_mnist.interfaces import (
     View,
     Writer,
     as_number,
+    require_layers,
 )
 from paddle_mnist.metrics.running import RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
+from paddle_mnist.monitor.hooks import recording_outputs
 from paddle_mnist.monitor.profiler import Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.layers import training_mode_begins
@@ -102,6 +105,7 @@ class TrainingLoop:
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
         self.loss: Optional[paddle.Tensor] = None  # of the newest step
+        self.outputs: dict[str, np.ndarray] = {}  # of its recorded layers
         self.newest_metrics = NewestMetrics()
         self.writers = ManyWriters([writer, self.newest_metrics])
         self.running = RunningMetrics(state, self.writers, log_every, metric_prototypes)
@@ -178,17 +182,29 @@ class TrainingLoop:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
         heartbeat.beat()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
+        recording = self._recording()
         for shard in shards_of(data):
             self.exchange.begin_shard()
             self.reseed(self.state.step, shard.index)
-            with self.profile.part("forward"):
+            with self.profile.part("forward"), recording:
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
+            recording = contextlib.nullcontext()  # the first shard's outputs are enough
             with self.profile.part("backward"):
                 self.exchange.backward(shard, outputs)
         with self.profile.part("exchange"):
             result = self.exchange.reduce()
         self.loss = result.mean
         return result
+
+    def _recording(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that records the outputs that observers ask for in the next step."""
+        self.outputs = {}
+        step = self.state.step + 1
+        names = [name for observer in self.observers for name in observer.recorded_layers(step)]
+        if not names:
+            return contextlib.nullcontext()
+        layers = require_layers("recorded_layers", self.model, names)
+        return recording_outputs(layers, self.outputs)
 
     def optimizer_step(self, result: StepResult, in_epoch: bool = True) -> None:
         """Step the optimizer, the average and the schedule; then the state counts the step.
@@ -243,4 +259,5 @@ class TrainingLoop:
             )
 
     def _view(self) -> View:
-        return View(self.state, self.loss, self.newest_metrics.values, self.model)
+        metrics = self.newest_metrics.values
+        return View(self.state, self.loss, metrics, self.model, self.outputs)

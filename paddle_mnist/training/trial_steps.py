@@ -1,6 +1,6 @@
 """Train a few steps on the first batches as a trial, without writing anything."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -133,6 +133,9 @@ class _Listener(Observer):
 
     def on_epoch_start(self, view: View) -> None:
         self._callback.on_epoch_start(view)
+
+    def recorded_layers(self, step: int) -> Collection[str]:
+        return self._callback.recorded_layers(step)
 
     def after_step(self, view: View) -> None:
         self._keep(self._callback.after_step(view))

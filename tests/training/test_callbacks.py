@@ -44,8 +44,8 @@ ATTRIBUTES = ("ends_with_best", "log_every", "options")
 HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
 IN_A_RUN = """
     config_entries check_training run_opened before_training manifest_entries
-    before_first_step profiler should_stop on_epoch_start after_step write after_epoch
-    after_last_step final_metrics result_entries summary after_training close
+    before_first_step profiler should_stop on_epoch_start recorded_layers after_step write
+    after_epoch after_last_step final_metrics result_entries summary after_training close
 """.split()
 
 
@@ -86,7 +86,13 @@ def test_callbacks_are_called_in_the_order_given(tmp_path):
     assert list(dict.fromkeys(hooks)) == IN_A_RUN
     assert {*IN_A_RUN} == {*HOOKS} - {"has_result", "already_finished"}
     # five steps in each of two epochs; a line of the log after every third, and an evaluation
-    expected = {"after_step": 10, "after_epoch": 2, "write": 7, "on_epoch_start": 2}
+    expected = {
+        "recorded_layers": 10,
+        "after_step": 10,
+        "after_epoch": 2,
+        "write": 7,
+        "on_epoch_start": 2,
+    }
     expected |= {"should_stop": 2, "summary": 2}
     assert collections.Counter(hooks) == {**dict.fromkeys(IN_A_RUN, 1), **expected}
     calls.clear()

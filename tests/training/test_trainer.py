@@ -251,6 +251,56 @@ def test_observers_see_each_step_and_epoch_and_change_nothing(tmp_path):
     assert written[0] == written[1]
 
 
+class Outputs(Observer):
+    """Keeps a layer's output at every second step, and checks what the view says at others."""
+
+    def __init__(self, layer="relu1"):
+        self.layer, self.outputs, self.errors = layer, {}, []
+
+    def recorded_layers(self, step):
+        return [self.layer] if step % 2 == 0 else []
+
+    def after_step(self, view):
+        try:
+            self.outputs[view.step] = view.output(self.layer)
+            view.output(self.layer)[:] = 0  # a copy
+        except ConfigError as error:
+            self.errors.append(str(error))
+
+
+@pytest.mark.parametrize("fast_conv", ["off", 1])
+def test_observers_read_the_outputs_of_layers_at_the_steps_that_they_name(tmp_path, fast_conv):
+    images = paddle.to_tensor(np.random.RandomState(1).rand(4, 8, 1, 28, 28).astype("float32"))
+    weights, seen, hooks = [], Outputs(), []
+
+    class Before(Observer):
+        """Keeps what the layer computes with the weights before the step, and counts its hooks."""
+
+        def after_step(self, view):
+            hooks.append(len(model.relu1._forward_post_hooks))
+            if view.step < len(images):
+                outputs[view.step + 1] = model.relu1(model.conv1(images[view.step])).numpy()
+
+    for observers in ([], [Before(), seen]):
+        paddle.seed(1)
+        model, outputs = MNIST(fast_conv=fast_conv), {}
+        optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+        trainer = Trainer(tmp_path / "model", model, optimizer, observers=observers)
+        batches = [(batch, paddle.zeros([8, 1], "int64")) for batch in images]
+        trainer.train(batches, 0, 1, tmp_path / "c")
+        weights.append(model.conv1.weight.numpy())
+    assert np.array_equal(*weights)
+    assert list(seen.outputs) == [2, 4] and hooks == [0, 0, 0, 0]
+    for step, output in seen.outputs.items():
+        assert np.array_equal(output, outputs[step])
+    assert (
+        len(seen.errors) == 2 and "'relu1' was not recorded in step 1; expected" in seen.errors[0]
+    )
+    trainer.observers = [Outputs("relu3")]
+    with pytest.raises(ConfigError, match="recorded_layers: unknown name 'relu3'; did you mean"):
+        trainer.train(batches, 0, 1, tmp_path / "c")
+
+
 def test_watch_as_an_observer_writes_its_values(tmp_path):
     recorder = Recorder()
     trainer, loader = make(tmp_path, writer=recorder)
