@@ -1,6 +1,7 @@
 """Restarts of real runs that die, hang, are stopped, or whose supervisor dies."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -126,11 +127,22 @@ def test_training_that_dies_again_and_again_ends_with_its_code(
     assert output.count("the training ended with") == ends, output
 
 
-def wait_for(path, process):
+def wait_for(is_there, process):
     deadline = time.monotonic() + 240
-    while not path.exists():
+    while not is_there():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def wait_for_epoch(number, folder, process):
+    """Wait for the checkpoint of an epoch, or of a later one: it may keep only the newest."""
+
+    def is_there():
+        names = os.listdir(folder) if folder.is_dir() else []
+        found = (re.fullmatch(r"\w+_epoch(\d+)\.json", name) for name in names)
+        return any(saved and int(saved[1]) >= number for saved in found)
+
+    wait_for(is_there, process)
 
 
 def child_of(process):
@@ -150,7 +162,7 @@ def is_gone(child):
 
 def test_signal_is_forwarded_and_ends_the_training(supervised, tmp_path):
     process = supervised("pass", "--stop_signals", "USR2", stop_signals=["USR2"], **LONG)
-    wait_for(tmp_path / "run/checkpoints/model_epoch1.json", process)
+    wait_for_epoch(1, tmp_path / "run/checkpoints", process)
     child = child_of(process)
     process.send_signal(signal.SIGUSR2)
     output, error = process.communicate(timeout=240)
@@ -168,7 +180,7 @@ def test_signal_is_forwarded_and_ends_the_training(supervised, tmp_path):
 def test_supervisor_that_is_killed_leaves_no_orphan(supervised, tmp_path, hangs, wrapper):
     trouble = "if step == 6: time.sleep(9999)" if hangs else "pass"
     process = supervised(trouble, wrapper=wrapper, **LONG)
-    wait_for(tmp_path / "run/checkpoints/model_epoch0.json", process)
+    wait_for_epoch(0, tmp_path / "run/checkpoints", process)
     child = child_of(child_of(process) if wrapper else process)
     time.sleep(0.5)  # until it hangs
     process.kill()
@@ -187,8 +199,8 @@ def test_restart_of_a_fresh_training_does_not_start_over_again(tmp_path, tiny, t
     fresh = ["--fresh", "--resume", "off", "--max_restarts", "3", "--epochs", "20"]
     command = [sys.executable, ROOT / "tools/train.py", *small, "--data", tiny, *fresh]
     process = forked.Popen([*command, "--output", "run"], cwd=tmp_path)
-    wait_for(tmp_path / "run.1", process)
-    wait_for(tmp_path / "run/checkpoints/mnist_epoch1.json", process)
+    wait_for((tmp_path / "run.1").exists, process)
+    wait_for_epoch(1, tmp_path / "run/checkpoints", process)
     child_of(process).kill()
     output, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
