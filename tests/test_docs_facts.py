@@ -133,7 +133,9 @@ def test_names_and_arguments_in_marks_exist():
         for call in ast.walk(tree) if tree else ():
             function = ast.unparse(getattr(call, "func", call)).removeprefix("paddle_mnist.")
             if isinstance(call, ast.Call) and function in paddle_mnist.__all__:
-                known = inspect.signature(getattr(paddle_mnist, function)).parameters
+                named = getattr(paddle_mnist, function)
+                called = named.__init__ if isinstance(named, type) else named
+                known = inspect.signature(called).parameters
                 given = {keyword.arg for keyword in call.keywords}
                 wrong += [mark] * (not given <= {*known})
                 seen += len(given)

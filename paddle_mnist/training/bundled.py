@@ -40,9 +40,9 @@ class EarlyStopping(Callback, Options):
 
     heading = "training"
 
-    def __new__(cls, patience: Any = ..., min_delta: Any = ...) -> "EarlyStopping":
+    def __new__(cls, *args: Any, **kwargs: Any) -> "EarlyStopping":
         self = super().__new__(cls)
-        vars(self)["is_chosen"] = not (patience is ... and min_delta is ...)  # None is a choice
+        vars(self)["is_chosen"] = bool(args or kwargs)  # None is a choice, too
         return self
 
     patience: Optional[Count] = option(
@@ -65,7 +65,7 @@ class EarlyStopping(Callback, Options):
             )
 
     def check_training(self, training: Training) -> None:
-        if not vars(self)["is_chosen"]:
+        if type(self) is EarlyStopping and not vars(self)["is_chosen"]:
             raise ConfigError(
                 "EarlyStopping() has no patience, so that it never stops; pass a number of "
                 "evaluations, as in EarlyStopping(patience=5)"

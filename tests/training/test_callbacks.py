@@ -398,3 +398,12 @@ def test_on_epoch_start_is_called_again_on_resume_inside_an_epoch(stop_at, num_w
     inside = (stop_at - 1) // 5
     assert begun == [*range(inside + 1), *range(inside, 4)]
     assert bits(resumed) == bits(whole)
+
+
+def test_subclass_of_early_stopping_has_arguments_of_its_own(tmp_path):
+    class Patient(EarlyStopping):
+        def __init__(self, evaluations):
+            super().__init__(patience=evaluations)
+
+    result = train("EMA", tmp_path, optimizer=ever_worse, callbacks=[Patient(evaluations=1)])
+    assert Patient(evaluations=3).patience == 3 and result.epochs == 2
