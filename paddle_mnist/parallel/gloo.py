@@ -46,31 +46,31 @@ def connecting() -> Iterator[None]:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
     _choose_interface()
-    threads_before = _thread_ids()
+    threads_before, open_before = _thread_ids(), _open_to_network()
     yield
     # gloo's thread polls without a pause while the thread that computes holds its lock, and would
     # take the core from it for milliseconds: an exchange of 81 KB then takes 4 ms instead of 1.
     for thread in _thread_ids() - threads_before:
         os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
+    # Paddle's TCP store, in the process that serves it, listens on all interfaces, and nothing
+    # changes that. By now all processes are connected: a socket on this machine takes its place.
     if os.environ.get(INTERFACE) == "lo":
-        _close_to_network()
+        for descriptor in _open_to_network() - open_before:
+            with socket.create_server((LOOPBACK, 0)) as local:
+                os.dup2(local.fileno(), descriptor, inheritable=False)
 
 
-def _close_to_network() -> None:
-    """Have the TCP store of this process, if it serves one, listen on the loopback interface alone.
-
-    Paddle has it listen on all interfaces, and nothing changes that. By now all processes are
-    connected, so another socket takes the place of its own.
-    """
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+def _open_to_network() -> set[int]:
+    """Return the descriptors of this process that listen on all interfaces, on Linux."""
+    descriptors = set()
+    for descriptor in map(int, os.listdir("/proc/self/fd") if sys.platform == "linux" else ()):
         with contextlib.suppress(OSError):  # the one that has listed them is closed
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as opened:
-                is_listening = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                if is_listening and opened.getsockname()[0] == "0.0.0.0":
-                    with socket.create_server((LOOPBACK, 0)) as local:
-                        os.dup2(local.fileno(), descriptor, inheritable=False)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as opened:
+                    is_listening = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                    if is_listening and opened.getsockname()[0] == "0.0.0.0":
+                        descriptors.add(descriptor)
+    return descriptors
 
 
 def _choose_interface() -> None:
