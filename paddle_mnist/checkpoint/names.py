@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.store import CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
 from paddle_mnist.train_state import TrainState
@@ -218,8 +218,8 @@ def find_pair(name: Name) -> Optional[Path]:
 
 def newest_pair(folder: Path) -> Optional[Path]:
     """Return the stem of the pair in a folder that was written last; see `find_pair`."""
-    files = sorted(folder.glob(f"*{OPTIMIZER}"), key=os.path.getmtime, reverse=True)
-    return next(filter(None, map(find_pair, files)), None)
+    pairs = filter(None, map(find_pair, list_files(folder, f"*{OPTIMIZER}")))
+    return max(pairs, key=lambda stem: os.path.getmtime(f"{stem}{OPTIMIZER}"), default=None)
 
 
 def _default_run() -> RunDirectory:

@@ -143,10 +143,10 @@ def _read_pair(training: Training, stem: Path) -> Checkpoint:
     if epochs is None and (number := re.search(r"epoch_?(\d{1,9})$", stem.name)):
         epochs = int(number[1]) + 1
     if epochs is None or steps is None:
-        name, what = ("start_epoch", "after which epoch they were saved")
+        what = "after which epoch its files were saved; expected start_epoch, such as 1"
         if epochs is not None:
-            name, what = "steps_per_epoch", "how many steps an epoch has"
-        raise ConfigError(f"{stem}: no manifest says {what}; expected {spelled(name, 'N')}")
+            what = "how many steps an epoch has; expected steps_per_epoch (of Loading)"
+        raise ConfigError(f"{stem}: no manifest says {what}")
     params, optimizer = safe_load(f"{stem}{PARAMS}"), safe_load(f"{stem}{OPTIMIZER}")
     names = params.get(NAME_TABLE, {})
     differing = [*chain(*compare_entries(without_name_table(params), training.model.state_dict()))]

@@ -10,6 +10,7 @@ from small_nets import SAMPLES, WIDTH, Points, perceptron
 
 from paddle_mnist import Loading, fit
 from paddle_mnist.checkpoint import load
+from paddle_mnist.checkpoint.names import newest_pair
 from paddle_mnist.errors import CheckpointError, ConfigError
 
 BATCH, EPOCHS = 8, 3
@@ -156,3 +157,10 @@ def test_folder_of_pairs_is_named_with_what_continues_from_them(tmp_path, capsys
     continue_from("auto", tmp_path)
     remedy = f"not used; to continue from them, start with resume='{pair}' and another output"
     assert remedy in capsys.readouterr().out
+
+
+def test_folder_with_a_link_that_leads_nowhere_is_no_folder_of_pairs(tmp_path):
+    (tmp_path / "other.pdopt").symlink_to("nowhere")
+    assert newest_pair(tmp_path) is None
+    save_pair(tmp_path / "mnist_epoch0")
+    assert newest_pair(tmp_path) == tmp_path / "mnist_epoch0"
