@@ -43,7 +43,6 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import PART, make_folder, sync_folder, warn_once, write_atomically
 from paddle_mnist.system.lock import locked
 from paddle_mnist.system.regular_files import (
-    MOST_BYTES,
     UnusableFileError,
     open_own,
     read_bytes,
@@ -56,6 +55,7 @@ CHECKPOINTS = "checkpoints"
 MARK = ".copy"
 # A file of a checkpoint, perhaps under its temporary name.
 OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+)?(?:_breakpoint)?)\.(?:json|pd\w+)(?:\.part)?")
+MOST_BYTES = 2**32  # of the metrics, the log or a manifest
 
 _by_step = operator.attrgetter("sort_key")
 

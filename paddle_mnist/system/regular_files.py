@@ -7,6 +7,7 @@ anywhere. JSON is read into declared types, and only where it is not nested deep
 
 import errno
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any, BinaryIO, TypeVar, Union
 import msgspec
 
 MOST_JSON = 64 * 2**20  # bytes of a file of JSON or YAML that describes others
-MOST_BYTES = 2**32  # of the metrics, the log or a file that is copied whole
 MOST_LEVELS = 100  # of nested JSON
 
 KINDS = {
@@ -66,7 +66,7 @@ def open_to_read(path: Union[str, Path]) -> BinaryIO:
     return open(path, "rb", opener=open_regular)
 
 
-def read_bytes(path: Union[str, Path], most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Union[str, Path], most: float = math.inf) -> bytes:
     """Return the contents of a regular file.
 
     Raises OSError, and UnusableFileError for more than `most` bytes.
