@@ -78,12 +78,15 @@ def _try_first_batches(training: Training) -> None:
 def _check_batch_size(training: Training) -> None:
     """Raise ConfigError in a new run if the batch size is not the loader's."""
     arguments, size = training.arguments, training.arguments.batch_size
-    is_new = arguments.fresh or not training.run.checkpoints.all()  # not of version 1.0
+    # One of version 1.0 may have recorded another, here or where it is resumed from.
+    is_elsewhere = arguments.saving.mirror or arguments.resume not in ("auto", "off")
+    is_new = arguments.fresh or not (is_elsewhere or training.run.checkpoints.all())
     own = own_batch_size(arguments.train)
     if own and is_new and size not in (own, BATCH_SIZE):
         raise ConfigError(
             f"batch_size is {size}, but the data are a {type(arguments.train).__name__} with "
-            f"batches of {own}; leave batch_size out, or make the batches of {size}"
+            f"batches of {own}; leave batch_size out, or make the batches of {size}; for the "
+            f"evaluation, pass evaluating=Evaluating(batch_size={size})"
         )
 
 
