@@ -9,6 +9,7 @@ The trainer beats at every step, the evaluator at every batch, an exchange betwe
 begins.
 """
 
+import atexit
 import contextlib
 import ctypes
 import logging
@@ -60,6 +61,7 @@ def start() -> None:
             if _state.parent != os.getppid() and os.path.exists(f"/proc/{parent}/fd/{pipe}"):
                 _state.parent = os.getppid()
                 _state.pipe = os.open(f"/proc/{parent}/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+            atexit.register(begin)  # a process that hangs at its exit hangs
             guard()
 
 
