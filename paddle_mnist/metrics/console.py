@@ -97,6 +97,10 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
     def stream(self) -> TextIO:
         return self.chosen or sys.stdout
 
+    @stream.setter
+    def stream(self, stream: Optional[TextIO]) -> None:
+        self.chosen = stream
+
     def emit(self, record: logging.LogRecord) -> None:
         if self.stream is None:
             return

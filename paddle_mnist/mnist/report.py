@@ -10,6 +10,7 @@ import paddle
 
 from paddle_mnist.checkpoint.run import TRAINED_WITH
 from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.errors import spelled
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import ABOUT_RUN
 from paddle_mnist.mnist.arrays import CLASSES, SIZE, noun_of
@@ -106,11 +107,12 @@ class DigitReport(Figures):
         if view.step > 1 or not start or is_rehearsal() or (view.loss or 0) < 2 * chance:
             return
         log.warning(
-            "the first loss is %.4g, where guessing gives %.4g: the net in %s is sure of wrong "
-            "answers, and may unlearn everything; set soften, or lower learning_rate",
+            "the first loss is %.4g, where guessing gives %.4g: the net in %s is confident in "
+            "wrong answers, and may lose what it has learned; use %s, or a lower learning rate",
             view.loss,
             chance,
             start.path,
+            spelled("soften"),
         )
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:

@@ -57,7 +57,10 @@ def test_init_from_a_net_that_is_sure_of_other_digits_is_softened_or_warns(tool,
     assert "the outputs of fc are divided by 10" in softened and "guessing" not in softened
     warned = tool("train", *start, "--soften", "false", *options, "warned").stdout
     assert "divided by" not in warned
-    assert warned.count("where guessing gives 2.303: the net in old is sure of wrong answers") == 1
+    assert (
+        warned.count("where guessing gives 2.303: the net in old is confident in wrong answers")
+        == 1
+    )
     accuracies = [
         json.loads((tmp_path / run / "result.json").read_text())["eval_acc"]
         for run in ("softened", "warned")
