@@ -95,7 +95,7 @@ $(VENV)/.installed: setup.cfg | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/.installed-test: setup.cfg $(VENV)/.installed
-	$(RUN)/pip install --quiet -e '.[cpu,mirror,test]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,mirror,safetensors,test]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
 $(VENV)/.installed-slow: setup.cfg $(VENV)/.installed-test
