@@ -29,7 +29,7 @@ CONDITIONS = {
 def test_tests_pass_whatever_the_machine_has(tmp_path, condition):
     """And the last lines say so: one for each reason to skip, and the number that passed."""
     if condition == "other user" and os.getuid() != 0:
-        pytest.skip("becomes another user")
+        pytest.skip("needs root, to become another user")
     if "HOME" not in CONDITIONS[condition]:
         (tmp_path / "work").mkdir()
         write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
