@@ -79,7 +79,7 @@ class Schedule:
             self.scheduler.step(step if self.every == "step" else epoch)
 
 
-def _follows_function(scheduler: Optional[lr.LRScheduler]) -> bool:
+def _follows_function(scheduler: Any) -> bool:
     if isinstance(scheduler, lr.LinearWarmup):
         return _follows_function(scheduler.learning_rate)
     return type(scheduler) in (lr.LambdaDecay, lr.MultiplicativeDecay)
