@@ -23,6 +23,7 @@ class Schedule:
     monitor: the metric that a `ReduceOnPlateau` is given, after each evaluation, whatever `every`
         says. Raises ConfigError if it needs one and there is none.
     needs_metric: (attribute) whether the schedule is stepped with a metric.
+    follows_function: (attribute) whether a function of the step, without state, computes its rate.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Schedule:
         self.optimizer = stepping_optimizer(optimizer)
         self.scheduler = scheduler_of(optimizer)
         self.needs_metric = isinstance(self.scheduler, lr.ReduceOnPlateau)
+        self.follows_function = _follows_function(self.scheduler)
         if self.needs_metric and monitor is None:
             raise ConfigError(
                 "the schedule is a ReduceOnPlateau, which is stepped with a metric; expected one "
@@ -75,6 +77,12 @@ class Schedule:
         """
         if self.scheduler:
             self.scheduler.step(step if self.every == "step" else epoch)
+
+
+def _follows_function(scheduler: Any) -> bool:
+    if isinstance(scheduler, lr.LinearWarmup):
+        return _follows_function(scheduler.learning_rate)
+    return type(scheduler) in (lr.LambdaDecay, lr.MultiplicativeDecay)
 
 
 def schedule_numbers(optimizer: paddle.optimizer.Optimizer, finite: bool = False) -> dict[str, Any]:

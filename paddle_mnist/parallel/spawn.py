@@ -83,9 +83,9 @@ def spawn(
             for process in processes:
                 process.kill()
                 process.join()
-    error = _hang(ranks, ended, hang_timeout) or _first_error(ranks, ended)
-    if error:
-        raise error
+        error = _hang(ranks, ended, hang_timeout) or _first_error(ranks, ended)
+        if error:
+            raise error
     return _report(ranks[0]).get("returned")
 
 

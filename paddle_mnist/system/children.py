@@ -26,6 +26,7 @@ from paddle_mnist.errors import (
     NoProgressError,
     OutputError,
     RunLockedError,
+    StoppedError,
 )
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.environment import require_posix_processes
@@ -157,7 +158,8 @@ def supervise(
     system without POSIX process groups and signals.
     """
     require_posix_processes(f"max_restarts is {max_restarts}", "max_restarts 0")
-    with signals.handlers_installed(stop_signals):
+    # After a signal the command's own exit code counts.
+    with contextlib.suppress(StoppedError), signals.handlers_installed(stop_signals):
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):
             code = _run(command(restarts > 0), hang_timeout)

@@ -4,8 +4,9 @@
 those that schedulers send before they kill, and what the user adds. Only inside `interruptible`,
 for work that may stop anywhere (waiting for a batch, evaluation), a handler raises StoppedError, at
 once or on entry if the signal came earlier. Among several processes StoppedError waits until all of
-them know of the signal (`require_agreement`), so that they stop at the same step. Outside `fit` a
-signal ends a command at once, where nothing is lost.
+them know of the signal (`require_agreement`), so that they stop at the same step. A signal that
+nothing has raised by the end, such as one that comes while callbacks close, is raised when `fit`
+returns. Outside `fit` a signal ends a command at once, where nothing is lost.
 
 The path of SIGTERM: a handler records it; the wait for the next batch, which is `interruptible`
 (`data.loader.interruptible_batches`), raises StoppedError; `TrainingLoop.train` catches it and
@@ -87,7 +88,8 @@ _state = _State()
 def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
     """Record the signals that stop training, which interrupt nothing outside `interruptible`.
 
-    Inside another such context, as in a thread that is not the main one, it does nothing.
+    Raises StoppedError at the end if one came, also after the last `interruptible`. Inside another
+    such context, as in a thread that is not the main one, it does nothing.
     more: names of further signals.
     """
     global _state
@@ -107,6 +109,8 @@ def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
     try:
         with _handled_by(_record, taken):
             yield
+        if came := received():  # once the handlers before these are back, so that none is lost
+            raise StoppedError(came)
     finally:
         _state = _State()
 

@@ -10,13 +10,14 @@ import paddle
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.run import METRICS_LINES
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
-from paddle_mnist.options import flat_values, require_known
+from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.training.arguments import (
     CODE,
     ENGINE_OPTIONS,
     PYTHON,
     TASK,
     compared_defaults,
+    compared_values,
 )
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.description import BATCH_SIZE, LABELS, SAMPLES, flattened
@@ -122,15 +123,34 @@ def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, boo
     }  # without one, the code is new
 
 
-def config_changes(training: Training, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
-    """Return (name, value in the run, value now) for each difference that is not overridden."""
+def has_other_schedule(training: Training, checkpoint: Checkpoint) -> bool:
+    """Return whether the learning-rate schedule differs from the one of the checkpoint's run.
+
+    True, too, if a function computes its rate: that may use anything, such as the epochs.
+    """
+    optimizer = training.arguments.optimizer
+    names = ["schedule", "schedule_every"]
+    if isinstance(optimizer, Options):  # which builds a schedule over all steps
+        names += [*compared_values([optimizer]), "epochs", "max_steps"]
+    changes = config_changes(training, checkpoint, override=())
+    return training.schedule.follows_function or any(_is_among(name, names) for name, *_ in changes)
+
+
+def config_changes(
+    training: Training, checkpoint: Checkpoint, override: Optional[Sequence[str]] = None
+) -> list[tuple[str, Any, Any]]:
+    """Return (name, value in the run, value now) for each difference that is not overridden.
+
+    override: by default that of the call.
+    """
     arguments, manifest = training.arguments, checkpoint.manifest
+    override = arguments.override if override is None else override
     defaults = compared_defaults(arguments.groups)  # a run may be older than the option
     stored = {**defaults, **_stored_config(manifest)}
     current = {**defaults, **training.compared}
     must_match = flattened(arguments.must_match or {})
     is_own = training.run.owns(checkpoint)
-    allowed = arguments.override if is_own else (*arguments.override, *START_FIELDS)
+    allowed = override if is_own else (*override, *START_FIELDS)
     # Paddle's objects have other attributes in other versions. A change of code is just a warning.
     is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
     skipped = {CODE} if is_same_paddle else {*TASK}

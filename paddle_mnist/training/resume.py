@@ -20,7 +20,11 @@ from paddle_mnist.hidden_state.optimizer_state import structured_state
 from paddle_mnist.nn.state_dict import NAME_TABLE, compare_entries, without_name_table
 from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.compare import check_config_unchanged, has_other_steps
+from paddle_mnist.training.compare import (
+    check_config_unchanged,
+    has_other_schedule,
+    has_other_steps,
+)
 
 log = logging.getLogger("paddle_mnist")
 
@@ -219,11 +223,12 @@ def _check_nothing_is_lost(run: RunDirectory) -> None:
         )
 
 
-def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = False) -> None:
+def restore(training: Training, checkpoint: Checkpoint) -> None:
     """Load a checkpoint into everything that training changes.
 
-    new_schedule: take the learning rate from the present schedule, at the checkpoint's step,
-        instead of the saved one. A schedule that follows a metric continues as it was saved.
+    A schedule that an override has changed, such as a cosine over all steps by more epochs, is
+    moved to the checkpoint's step, unless it follows a metric; any other continues as it was saved.
+
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state, schedule = checkpoint.state, training.schedule
@@ -235,7 +240,11 @@ def restore(training: Training, checkpoint: Checkpoint, new_schedule: bool = Fal
             "cannot be overridden; "
             f"choose {training.run.elsewhere()}"
         )
-    moves = new_schedule and not schedule.needs_metric
+    moves = (
+        bool(training.arguments.override)
+        and not schedule.needs_metric
+        and has_other_schedule(training, checkpoint)
+    )
     try:
         load_checkpoint(
             checkpoint,

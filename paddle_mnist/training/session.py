@@ -65,8 +65,7 @@ def resume_or_initialize(training: Training) -> None:
         callback.before_training(training)
     training.extra.begin(saves=not checkpoint and training.arguments.start is not None)
     if checkpoint:
-        # The schedule may depend on what is overridden, such as the epochs.
-        restore(training, checkpoint, new_schedule=bool(training.arguments.override))
+        restore(training, checkpoint)
         if checkpoint.is_pair:  # of no run: this one is new, and is rehearsed
             training.resumed_from = checkpoint = None
             origin = {}

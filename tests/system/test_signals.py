@@ -4,6 +4,7 @@ Most runs are in this process, which sends the signals to itself.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from faulty_disk import at, tried, watched
 from fit_rows import StopsAt, bits, train
 from small_nets import Points, with_dropout
 
-from paddle_mnist import Saving, is_rehearsal
+from paddle_mnist import Callback, Saving, is_rehearsal
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, StoppedError
 
@@ -116,6 +117,61 @@ def test_signal_ahead_of_any_call_of_the_system_tears_nothing(tmp_path, unbroken
         store = CheckpointStore(run / "checkpoints")
         assert not store.find_damaged() and not store.orphaned_files(), calls[number]
         assert bits(fit_points(run)) == unbroken, calls[number]
+
+
+class SendsAtTheEnd(Callback):
+    """Sends SIGTERM once the training is over. place: the method. to: a rank, or their parent."""
+
+    def __init__(self, place, to="0"):
+        self.place, self.to = place, to
+
+    def after_training(self, training, result):
+        self.send("after_training")
+
+    def already_finished(self, training, result):
+        self.send("already_finished")
+
+    def close(self):
+        self.send("close")
+
+    def send(self, place):
+        receivers = {os.environ.get("PADDLE_TRAINER_ID", "0"): os.getpid()}
+        if "0" in receivers:
+            receivers["parent"] = os.getppid()
+        if place == self.place and self.to in receivers:
+            os.kill(receivers[self.to], signal.SIGTERM)
+
+
+@pytest.mark.parametrize("place", ["after_training", "close", "mirror", "already_finished"])
+def test_signal_after_the_last_step_is_raised_and_the_run_is_finished(
+    tmp_path, unbroken, place, request
+):
+    options = {}
+    if place == "already_finished":
+        fit_points(tmp_path / "run")
+    if place == "mirror":
+        pytest.importorskip("fsspec", reason="needs the extra mirror")
+        log, waits = logging.getLogger("paddle_mnist"), logging.Handler()
+        waits.emit = lambda line: "completing the copy" in line.getMessage() and terminate()
+        log.addHandler(waits)
+        request.addfinalizer(lambda: log.removeHandler(waits))
+        options = {"mirror": str(tmp_path / "copy")}
+    with pytest.raises(StoppedError) as stopped:
+        fit_points(tmp_path / "run", [SendsAtTheEnd(place)], **options)
+    assert stopped.value.code == 143
+    result = fit_points(tmp_path / "run")
+    assert result.stopped == "already finished" and bits(result) == unbroken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "to"), [("after_training", "1"), ("close", "0"), ("close", "parent")]
+)
+def test_signal_after_the_last_step_of_several_processes_is_raised(tmp_path, place, to):
+    with pytest.raises(StoppedError) as stopped:
+        train("SGD with clipping", tmp_path, callbacks=[SendsAtTheEnd(place, to)], nprocs=2)
+    assert stopped.value.code == 143
+    assert train("SGD with clipping", tmp_path).stopped == "already finished"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A resume compares the call of `fit` with that which began the run, and names what differs."""
 
+import contextlib
 import functools
 import os
 import time
@@ -9,13 +10,15 @@ import numpy as np
 import paddle
 import pytest
 import yaml
-from fit_rows import Points, ProgramError, StopsAt, history, perceptron, stop, train
+from fit_rows import Points, ProgramError, StopsAt, bits, history, perceptron, stop, train
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
+from stateful_rows import Wavering
 
 from paddle_mnist import Callback, Gathered, Mean
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.options import OptimizerOptions
 
 optim = paddle.optimizer
 ROW = "SGD with clipping"
@@ -195,6 +198,68 @@ def test_fit_overridden_values_are_used_and_then_compared(tmp_path):
     assert names_in(refusal) == ["optimizer.learning_rate"]
     with pytest.raises(ConfigError, match="an epoch now has 9 steps"):
         train(ROW, tmp_path, **{**longer, "epochs": 4}, batch_size=4, override="batch_size,epochs")
+
+
+def falling(steps):
+    return lr.LambdaDecay(0.1, lambda step: 1 - step / steps)
+
+
+def warmed_up(steps):
+    return lr.LinearWarmup(falling(steps), 3, 0.0, 0.1)
+
+
+def cosine(steps):
+    """Return a schedule whose rates depend, in their last bits, on how it came to a step."""
+    return lr.CosineAnnealingDecay(0.1, steps)
+
+
+def cosine_of_options(steps):
+    return OptimizerOptions("sgd", lr_schedule="cosine", total_steps=steps)
+
+
+def following(schedule):
+    is_optimizer = isinstance(schedule, OptimizerOptions)
+    return schedule if is_optimizer else lambda parameters: optim.SGD(schedule, parameters)
+
+
+@pytest.mark.parametrize(
+    ("build", "begun_epochs"),
+    [(lambda: Wavering(0.1), 1), (lambda: cosine(20), 1), (lambda: cosine_of_options(21), 2)],
+    ids=["state of its own", "a fixed length", "options"],
+)
+def test_fit_override_leaves_a_schedule_that_it_does_not_change(tmp_path, build, begun_epochs):
+    def train_to(epochs, name, callbacks=(), **options):
+        optimizer = following(build())
+        options = {"optimizer": optimizer, "epochs": epochs, "callbacks": callbacks, **options}
+        return train(ROW, tmp_path / name, **options)
+
+    unbroken = train_to(2, "unbroken")
+    with contextlib.suppress(ProgramError):
+        train_to(begun_epochs, "run", [StopsAt(8, stop)])
+    assert bits(train_to(2, "run", override="epochs")) == bits(unbroken)
+
+
+@pytest.mark.parametrize(
+    ("build", "override", "options"),
+    [
+        (falling, "epochs", {}),
+        (warmed_up, "epochs", {}),
+        (cosine, "epochs,schedule", {}),
+        (cosine_of_options, "epochs", {}),
+        (lambda steps: lr.StepDecay(0.1, 2), "epochs,schedule_every", {"schedule_every": "epoch"}),
+    ],
+)
+def test_fit_override_moves_a_schedule_that_it_changes(tmp_path, build, override, options):
+    """To where it is in a run that began with it."""
+
+    def rates(name, epochs, **options):
+        optimizer = following(build(5 * epochs))
+        train(ROW, tmp_path / name, optimizer=optimizer, epochs=epochs, log_every=1, **options)
+        return history(tmp_path / name, "train/lr")[1]
+
+    expected = rates("unbroken", 2)
+    assert rates("run", 1, **options) != pytest.approx(expected[:5])
+    assert rates("run", 2, override=override)[5:] == pytest.approx(expected[5:])
 
 
 @pytest.mark.parametrize("what", ["number of samples", "batch size"])
