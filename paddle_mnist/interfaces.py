@@ -262,8 +262,13 @@ class Checkpointer:
     def after_epoch(self, state: TrainState) -> None:
         """Called after each epoch and its evaluation."""
 
-    def after_error(self, error: BaseException, state: TrainState) -> None:
-        """Called with the exception that ends training, before it is raised again."""
+    def after_error(
+        self, error: BaseException, state: TrainState, problem: Optional[str] = None
+    ) -> None:
+        """Called with the exception that ends training, before it is raised again.
+
+        state: of the last whole step. problem: why what came after it could not be undone, if so.
+        """
 
     def at_end(self, state: TrainState) -> None:
         """Called after the last epoch."""

@@ -1,9 +1,8 @@
 """`TrainState`, the one record of a run's progress."""
 
-import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
@@ -41,7 +40,6 @@ class TrainState:
     scores: [step, value of `monitor`] of every evaluation of the run; None if it is not finite.
     monitor, mode: the metric by which evaluations are compared, and whether the highest value is
         the best, "max", or the lowest, "min".
-    step_interrupted: an optimizer step was interrupted; the weights may be half updated.
 
     To save, compare or copy a state, use `as_dict`, `copy` or `pickle`: all of them synchronize
     first.
@@ -57,7 +55,6 @@ class TrainState:
     scores: list[list[Any]] = field(default_factory=list)
     monitor: str = "valid/acc"
     mode: str = "max"
-    step_interrupted: bool = False
     _add_pending: Optional[Callable[[], None]] = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -74,19 +71,15 @@ class TrainState:
         if self._add_pending:
             self._add_pending()
 
-    @contextlib.contextmanager
-    def stepping(self, samples: int, in_epoch: bool = True) -> Iterator[None]:
-        """Count one optimizer step when the block ends; an error in it leaves `step_interrupted`.
+    def count_step(self, samples: int, in_epoch: bool = True) -> None:
+        """Count one optimizer step.
 
         samples: in the step. in_epoch: whether it is a batch of the current epoch.
         """
-        self.step_interrupted = True
-        yield
         self.metrics = {}  # they were of the weights before this step
         self.position += in_epoch
         self.step += 1
         self.samples += samples
-        self.step_interrupted = False
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of the current weights; a second evaluation at a step replaces it."""
@@ -129,7 +122,7 @@ class TrainState:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, which share nothing with the state. Synchronizes first.
 
-        `step_interrupted` is left out: such a state is not saved. Raises DivergedError.
+        Raises DivergedError.
         """
         self.synchronize()
         sums = asdict(self.running_sums)

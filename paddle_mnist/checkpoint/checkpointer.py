@@ -104,8 +104,10 @@ class StoreCheckpointer(Checkpointer):
         if self._saved_progress != _progress(state) or not self.store.folder.exists():
             self._save(state)
 
-    def after_error(self, error: BaseException, state: TrainState) -> None:
-        """Save a breakpoint if one is wanted and no step was interrupted halfway.
+    def after_error(
+        self, error: BaseException, state: TrainState, problem: Optional[str] = None
+    ) -> None:
+        """Save a breakpoint if one is wanted and the last whole step could be put back.
 
         Logs errors of this save and of the previous one, so that they do not hide `error`.
         """
@@ -120,18 +122,20 @@ class StoreCheckpointer(Checkpointer):
             return
         if isinstance(error, DivergedError) or not self.saving.is_due_after_error(error):
             return
-        if state.step_interrupted:
-            log.warning(
-                "step %d was interrupted halfway, so it cannot be saved; the newest checkpoint is "
-                "from before that step",
-                state.step + 1,
-            )
-        elif self._saved_progress == _progress(state):
+        if self._saved_progress == _progress(state):
             log.info("nothing was done since the newest checkpoint; run again to resume from it")
         elif state.position and not self.saves_inside_epochs:
             log.info(
                 "stopped inside an epoch, where this data cannot resume; the newest checkpoint is "
                 "from before it"
+            )
+        elif problem:
+            newest = self._saved_progress
+            log.warning(
+                "the error came inside a step or an evaluation, which cannot be undone: %s; so "
+                "nothing is saved; the run resumes %s",
+                problem,
+                f"after step {newest[0]}" if newest else "from the beginning",
             )
         elif state.step:
             name = self._name(state) + BREAKPOINT

@@ -124,7 +124,10 @@ class Saving(Options):
 
     def _is_among_best(self, state: TrainState) -> bool:
         """Return whether the current weights were evaluated, and are among the best so far."""
-        return any(step == state.step for step, _ in state.best_scores(self.keep_best))
+        is_evaluated = bool(state.metrics)  # so that few steps sort the scores
+        return is_evaluated and any(
+            step == state.step for step, _ in state.best_scores(self.keep_best)
+        )
 
     def is_due_after_error(self, error: BaseException) -> bool:
         """Return whether to save when an exception ends the training."""

@@ -6,7 +6,7 @@ a checkpoint. A value that was saved once is saved in every later checkpoint.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from paddle import nn
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
 from paddle_mnist.hidden_state.object_graph import (
     ObjectPath,
+    assign,
     describe_path,
     identity,
     is_registered,
@@ -35,9 +36,10 @@ from paddle_mnist.hidden_state.optimizer_state import (
     optimizer_contents,
     optimizer_parameters,
 )
-from paddle_mnist.hidden_state.packing import pack, unpack
+from paddle_mnist.hidden_state.packing import copied, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
+    SCALARS,
     digest_of,
     is_plain,
     nbytes,
@@ -58,6 +60,7 @@ log = logging.getLogger("paddle_mnist")
 LOSS = "loss"  # the root that is the loss
 DATA_ROOTS = ("train", "valid", "collate_fn")
 MOST_BYTES = 16 * 2**20  # of a value that only later steps change, not the first ones
+_NOT_KEPT = object()  # stands for a value that is not copied in each step
 
 
 class ExtraState:
@@ -287,6 +290,72 @@ class ExtraState:
         ):
             return {}
         return pack(contents, self.parameters)
+
+    # ------------------------------------------------------------ between two whole steps
+
+    @property
+    def is_trained_by_steps(self) -> bool:
+        """Whether steps may train anything themselves: by other optimizers, or layers in state."""
+        return bool(self.optimizers) or any(
+            isinstance(part, nn.Layer) for part in self.parts.values()
+        )
+
+    def trained(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the state_dicts of layers and other optimizers, and the parameters elsewhere."""
+        for part in (*self.parts.values(), *self.optimizers.values()):
+            if isinstance(part, (nn.Layer, paddle.optimizer.Optimizer)):
+                yield part.state_dict()
+        yield self.optimized
+
+    def keep(self) -> Callable[[], list[str]]:
+        """Copy the state, except what `trained` yields; return a function that puts it back.
+
+        The function returns the names of values that later checkpoints save and that were not
+        copied: large ones, and those that were found since.
+        """
+        values = {path: self._kept_value(find(self.roots, path)) for path in self.saved}
+        states = {
+            name: self._kept_value(state_of(part, name))
+            for name, part in self.parts.items()
+            if not isinstance(part, nn.Layer)
+        }
+        frozen = self._frozen()
+        self._kept = values
+
+        def put_back() -> list[str]:
+            missing = [name for name, state in states.items() if state is _NOT_KEPT]
+            for name, state in states.items():
+                if state is not _NOT_KEPT:
+                    set_state(self.parts[name], state, name)
+            for path, value in values.items():
+                if value is _NOT_KEPT:
+                    missing.append(describe_path(path))
+                elif value is not ABSENT:
+                    put(self.roots, path, value)
+                elif find(self.roots, path) is not ABSENT:
+                    assign(find(self.roots, path[:-1]), path[-1], ABSENT)
+            for name, is_frozen in frozen.items():
+                self.parameters[name].stop_gradient = is_frozen
+            return missing
+
+        return put_back
+
+    def _kept_value(self, value: Any) -> Any:
+        """Return a copy of a value, or `_NOT_KEPT`."""
+        if value is ABSENT or type(value) in SCALARS:
+            return value
+        if not self._is_plain(value) or nbytes(value) > MOST_BYTES:
+            return _NOT_KEPT
+        return copied(value)
+
+    def not_kept(self) -> list[str]:
+        """Return the names of values that a checkpoint would save and `keep` did not know of."""
+        changed, _ = self.changed(self.changes())
+        return [
+            describe_path(path)
+            for path in {**self.saved, **changed}
+            if path not in self._kept and identity(path) not in self.left_out
+        ]
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, except the optional ones."""

@@ -49,7 +49,7 @@ class RunningMetrics:
         self._prototypes: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **prototypes}
         self.writer = writer
         self.log_every = log_every
-        self._pending: list[tuple[int, int, StepResult, float]] = []
+        self.pending: list[tuple[int, int, StepResult, float]] = []  # on the device
         self._has_skipped = False
         self._counted_until = 0.0
         self._restart_timing()
@@ -71,7 +71,7 @@ class RunningMetrics:
 
     def add(self, result: StepResult, lr: float) -> None:
         """Add the result of the current step, as tensors. lr: its learning rate."""
-        self._pending.append((self.state.epoch, self.state.step + 1, result, lr))
+        self.pending.append((self.state.epoch, self.state.step + 1, result, lr))
         self._samples += result.samples
 
     def synchronize(self) -> None:
@@ -79,7 +79,7 @@ class RunningMetrics:
 
         Raises DivergedError if a loss is not finite.
         """
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         if not pending:
             return
         sums = self.state.running_sums

@@ -141,11 +141,9 @@ def _parse_row(line: bytes) -> Optional[MetricRow]:
 def _is_written_again(state: TrainState, step: int, tag: str) -> bool:
     """Return whether a line that was written before the state was saved is written again.
 
-    If a run is interrupted while it writes the metrics of its newest step, or of the evaluation
-    after it, it writes all of them again when it resumes.
+    Version 1.0 could save a state whose log line was partly written.
     """
-    if step != state.step or not state.position:
-        return False
     totals = state.running_sums.totals
-    train_tags = {LEARNING_RATE, *(f"train/{name}" for name in totals)} if totals else ()
-    return tag in state.metrics or tag in train_tags
+    if step != state.step or not state.position or not totals:
+        return False
+    return tag in {LEARNING_RATE, *(f"train/{name}" for name in totals)}

@@ -78,11 +78,6 @@ def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable[..., Any]]:
 # ------------------------------------------------------------------ what a pass changes
 
 
-def layer_buffers(model: nn.Layer) -> Buffers:
-    """Return the tensors that each layer of a model has as its buffers now."""
-    return {layer: dict(layer._buffers) for layer in model.sublayers(include_self=True)}
-
-
 def keep_buffers_in_place(buffers: Buffers) -> None:
     """Move the values of buffers that a pass has replaced into the tensors that they were."""
     for layer, tensors in buffers.items():
@@ -93,6 +88,38 @@ def keep_buffers_in_place(buffers: Buffers) -> None:
             if current.shape == tensor.shape and current.dtype == tensor.dtype:
                 tensor.set_value(current.detach())
                 layer._buffers[name] = tensor
+
+
+class KeptBuffers:
+    """The buffers and running statistics of a model as they were before a pass.
+
+    statistics: (attribute) those of numbers, see `running_statistics`.
+    places: (attribute) the buffers of each layer.
+    """
+
+    def __init__(self, model: nn.Layer):
+        self.statistics = running_statistics(model)
+        self.places: Buffers = {}
+        self._layers = model.sublayers(include_self=True)
+        self._before: dict[int, tuple[paddle.Tensor, paddle.Tensor]] = {}  # by `id`
+
+    def keep(self) -> None:
+        """Copy the present values."""
+        self.places = {layer: dict(layer._buffers) for layer in self._layers if layer._buffers}
+        buffers = (tensor for tensors in self.places.values() for tensor in tensors.values())
+        found = (tensor for tensor in buffers if tensor is not None and tensor._is_initialized())
+        self._before = {id(t): (t, t.detach().clone()) for t in (*self.statistics, *found)}
+
+    def before(self, tensor: paddle.Tensor) -> paddle.Tensor:
+        """Return the copy of one of the statistics."""
+        return self._before[id(tensor)][1]
+
+    def put_back(self) -> None:
+        """Give the model its buffers of before the pass, with their values."""
+        for layer, tensors in self.places.items():
+            layer._buffers.update(tensors)
+        for tensor, values in self._before.values():
+            tensor.set_value(values)
 
 
 def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:

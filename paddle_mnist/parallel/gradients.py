@@ -13,11 +13,10 @@ from paddle_mnist.data.sampler import Shard
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import MetricSums, StepOutputs
 from paddle_mnist.nn.layers import (
+    KeptBuffers,
     dense_gradient,
     keep_buffers_in_place,
-    layer_buffers,
     remove_gradient,
-    running_statistics,
 )
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World, tree_sum
 from paddle_mnist.system import signals
@@ -47,6 +46,9 @@ class SingleProcessGradients:
 
     world = SINGLE_PROCESS
     _result: StepResult  # of the only shard, once there is one
+
+    def __init__(self, model: nn.Layer):
+        self.buffers = KeptBuffers(model)
 
     def begin_shard(self) -> None:
         """Do nothing: buffers change as the model changes them."""
@@ -79,6 +81,7 @@ class GradientExchange:
 
     ordered: add in one fixed order, `tree_sum` over all shards, so that the bits do not depend on
     the number of processes; else with Paddle's all-reduce.
+    buffers: (attribute) those that a pass may change; keep them before the first shard.
     loss: a layer with parameters, whose gradients are summed, too.
 
     The wrapper `paddle.DataParallel` gives the same gradient for shards of equal size. It is not
@@ -95,9 +98,8 @@ class GradientExchange:
         whole = model if loss is None else nn.LayerList([model, loss])
         self._all_parameters = whole.parameters()
         self._parameters = self._trained()
-        self._places = layer_buffers(whole)
-        self._buffers = running_statistics(whole)
-        self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
+        self.buffers = KeptBuffers(whole)
+        self._buffers = self.buffers.statistics
         dtypes = {tensor.dtype for tensor in [*self._all_parameters, *self._buffers]}
         # Of the sums: the same in every process and step.
         self._precision = paddle.float64 if paddle.float64 in dtypes else paddle.float32
@@ -115,12 +117,10 @@ class GradientExchange:
 
     def begin_shard(self) -> None:
         """Give the model the buffers with which the step began, before a shard's forward pass."""
-        if not self._shard_vectors:
+        if self._shard_vectors:
+            self.buffers.put_back()
+        else:
             self._parameters = self._trained()  # a callback may have frozen some
-            self._buffers_before = [buffer.clone() for buffer in self._buffers]
-            return
-        for buffer, before in zip(self._buffers, self._buffers_before):
-            buffer.set_value(before)
 
     def _weight(self, shard: Shard, outputs: StepOutputs) -> float:
         """Return what to multiply a shard's loss by; 0 if it adds nothing."""
@@ -142,10 +142,10 @@ class GradientExchange:
             paddle.zeros([parameter.size]) if gradient is None else gradient
             for parameter, gradient in zip(self._parameters, gradients)
         ]
-        keep_buffers_in_place(self._places)
+        keep_buffers_in_place(self.buffers.places)
         parts += [
-            (buffer - before).astype(self._precision) * shard.weight
-            for buffer, before in zip(self._buffers, self._buffers_before)
+            (buffer - self.buffers.before(buffer)).astype(self._precision) * shard.weight
+            for buffer in self._buffers
         ]
         share = 0.0 if outputs.count == 0 else weight
         parts.append(outputs.loss.detach() * weight if weight else paddle.zeros([1]))
@@ -189,8 +189,8 @@ class GradientExchange:
         gradients = list(itertools.islice(parts, len(self._parameters)))
         changes = list(itertools.islice(parts, len(self._buffers)))
         loss, *totals, shares, used, received = parts
-        for buffer, before, change in zip(self._buffers, self._buffers_before, changes):
-            buffer.set_value(before + _restored(change, buffer))
+        for buffer, change in zip(self._buffers, changes):
+            buffer.set_value(self.buffers.before(buffer) + _restored(change, buffer))
         metrics = {
             name: sums.with_values(values)
             for (name, sums), values in zip(self._metrics.items(), totals)
@@ -257,5 +257,5 @@ def build_gradient_exchange(
     loss: see `GradientExchange`.
     """
     if shards is None and world.size == 1 and not accumulates:
-        return SingleProcessGradients()
+        return SingleProcessGradients(model if loss is None else nn.LayerList([model, loss]))
     return GradientExchange(model, world, shards is not None, loss)

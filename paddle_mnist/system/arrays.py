@@ -4,7 +4,7 @@ import math
 import mmap
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -34,19 +34,51 @@ def copied_array(
     """
     if is_tensor(values):
         tensor = own_memory(values.detach())
-        can_share = (
-            hasattr(tensor, "__dlpack__")  # not in Paddle 2
-            and tensor.place.is_cpu_place()
-            and str(tensor.dtype) in _SHARED
-            and tensor.size
-        )
         # A copy from shared memory takes a third of the time of `numpy`.
-        array = np.from_dlpack(tensor) if can_share else as_array(tensor)
+        array = np.from_dlpack(tensor) if _can_share(tensor) else as_array(tensor)
     else:
         array = np.asarray(values)
     copy = allocate(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy
+
+
+def _can_share(tensor: Any) -> bool:
+    """Return whether NumPy can have the memory of a tensor."""
+    return bool(
+        hasattr(tensor, "__dlpack__")  # not in Paddle 2
+        and tensor.place.is_cpu_place()
+        and str(tensor.dtype) in _SHARED
+        and tensor.size
+    )
+
+
+class ArrayCopy:
+    """A copy of a tensor's values, which is renewed again and again.
+
+    Where NumPy can have the tensor's memory, a renewal takes a fifth of the time of `clone`.
+    """
+
+    def __init__(self, tensor: Any):
+        self._tensor = tensor
+        self._memory: Optional[np.ndarray] = None  # of the tensor
+        self._pointer = 0
+
+    def renew(self) -> None:
+        """Copy the present values."""
+        if self._memory is not None and self._tensor.data_ptr() == self._pointer:
+            np.copyto(self._values, self._memory)
+            return
+        tensor = self._tensor.detach()
+        if own_memory(tensor) is tensor and _can_share(tensor):
+            self._memory, self._pointer = np.from_dlpack(tensor), self._tensor.data_ptr()
+            self._values: Any = self._memory.copy()
+        else:
+            self._memory, self._values = None, tensor.clone()
+
+    def put_back(self) -> None:
+        """Give the tensor the copied values."""
+        self._tensor.set_value(self._values)
 
 
 def unforked_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

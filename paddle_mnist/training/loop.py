@@ -44,6 +44,7 @@ from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.steps import Step, run_step
+from paddle_mnist.training.whole_steps import LastWholeStep
 
 
 class TrainingLoop:
@@ -68,6 +69,7 @@ class TrainingLoop:
         dropout does not depend on earlier steps.
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
+    last_whole: keeps the training as it is between two whole steps, for checkpoints.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class TrainingLoop:
         max_steps: Optional[int] = None,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
+        last_whole: Optional[LastWholeStep] = None,
     ):
         require_distinct_names(model, optimizer)
         self.model = model
@@ -103,7 +106,8 @@ class TrainingLoop:
         self.profile = profile or Profiler()
         self.max_steps = max_steps or math.inf
         self.reseed = reseed
-        self.exchange = exchange or SingleProcessGradients()
+        self.exchange = exchange or SingleProcessGradients(model)
+        self.last_whole = last_whole or LastWholeStep(model, optimizer, average)
         self.loss: Optional[paddle.Tensor] = None  # of the newest step
         self.outputs: dict[str, np.ndarray] = {}  # of its recorded layers
         self.newest_metrics = NewestMetrics()
@@ -116,11 +120,10 @@ class TrainingLoop:
         Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
         """
         state, checkpointer = self.state, self.checkpointer
-        self.running.after_step()  # writes the line that was due at the interruption, if any
+        self.running.after_step()  # writes a line that was due when version 1.0 was interrupted
+        self.last_whole.begin(state, self.running, self.exchange.buffers)
         try:
-            was_evaluated = bool(state.metrics)
-            # An evaluation is repeated, since it may have been interrupted before it was written.
-            if self._evaluate_after_step() and not was_evaluated:
+            if not state.metrics and self._evaluate_after_step():
                 checkpointer.after_step(state)
             for epoch in range(state.epoch, end_epoch):
                 if self._is_over(loader) or (not state.position and self.should_stop()):
@@ -132,7 +135,8 @@ class TrainingLoop:
                 checkpointer.after_epoch(state)
         except BaseException as error:
             # A signal raises StoppedError, while waiting for a batch or evaluating.
-            checkpointer.after_error(error, state)
+            problem = self.last_whole.undo()
+            checkpointer.after_error(error, state, problem)
             raise
         checkpointer.at_end(state)
 
@@ -145,8 +149,9 @@ class TrainingLoop:
         self.state.epoch, self.state.position = epoch, start
         with training_mode_begins(self.model, warns=not is_rehearsal()):
             view = self._view()
-            for observer in self.observers:  # before forking workers, which see its changes
-                observer.on_epoch_start(view)
+            for observer in self._observers_of("on_epoch_start"):
+                observer.on_epoch_start(view)  # before forking workers, which see its changes
+        followers = self._observers_of("after_step")
         self.profile.before_epoch()
         # Close it even if an error ends the epoch: a loader may have worker processes.
         with contextlib.closing(
@@ -158,9 +163,10 @@ class TrainingLoop:
                 self.optimizer_step(result)
                 with self.profile.part("logging"):
                     view = self._view()
-                    for observer in self.observers:
+                    for observer in followers:
                         self._write_metrics_of(observer, observer.after_step(view))
                     self.running.after_step()
+                self.last_whole.reached()
                 self._evaluate_after_step()
                 with self.profile.part("saving"):
                     self.checkpointer.after_step(self.state)
@@ -172,15 +178,18 @@ class TrainingLoop:
 
     def end_epoch(self) -> None:
         """Evaluate after the last step of an epoch, and step a schedule that counts epochs."""
+        self._begin()
         self._evaluate(self.evaluator.after_epoch)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
-        for observer in self.observers:
+        for observer in self._observers_of("after_epoch"):
             self._write_metrics_of(observer, observer.after_epoch(self._view()))
+        self.last_whole.reached()
 
     def forward_backward_step(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
         heartbeat.beat()
+        self._begin()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         recording = self._recording()
         for shard in shards_of(data):
@@ -195,6 +204,16 @@ class TrainingLoop:
             result = self.exchange.reduce()
         self.loss = result.mean
         return result
+
+    def _observers_of(self, method: str) -> list[Observer]:
+        """Return the observers that override a method of `Observer`."""
+        own = getattr(Observer, method)
+        return [o for o in self.observers if getattr(getattr(o, method), "__func__", None) != own]
+
+    def _begin(self) -> None:
+        """Keep what a step, an evaluation or the end of an epoch may change."""
+        self.exchange.buffers.keep()
+        self.last_whole.before_pass()
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that records the outputs that observers ask for in the next step."""
@@ -211,17 +230,18 @@ class TrainingLoop:
 
         in_epoch: whether the batch belongs to the current epoch.
         """
-        # Inside the block `state.step` is still the number of steps before this one.
-        with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
+        with self.profile.part("optimizer"):
             # Before the schedule steps: with the rate of this step.
             self.running.add(result, self.schedule.learning_rate)
             if result.count:
                 # Paddle numbers accumulators per process; restart the numbering, so that names
                 # match the checkpoint's.
+                self.last_whole.before_update()
                 with unique_name.guard():
                     self.optimizer.step()
                 self.average.update(self.model, self.state.step)
             self.schedule.after_step()
+            self.state.count_step(result.samples, in_epoch)
 
     def should_stop(self) -> bool:
         """Return whether an observer asks to stop training, in this process or in another.
@@ -239,8 +259,10 @@ class TrainingLoop:
         """Evaluate if that is due inside an epoch; return whether it was."""
         is_due = self.evaluator.is_due_after_step(self.state)
         if is_due:
+            self._begin()
             with self.running.paused():
                 self._evaluate(self.evaluator.after_step)
+            self.last_whole.reached()
         return is_due
 
     def _evaluate(self, evaluate: Callable[[TrainState, nn.Layer], Mapping[str, float]]) -> None:

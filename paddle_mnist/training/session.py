@@ -13,7 +13,7 @@ from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer
-from paddle_mnist.metrics.writers import ManyWriters
+from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.layers import computed_by, warn_of_other_code
 from paddle_mnist.nn.state_dict import load_weights
@@ -25,6 +25,7 @@ from paddle_mnist.training.initialize import initialize, lineage, state_digest
 from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.resume import restore
 from paddle_mnist.training.steps import SupervisedStep
+from paddle_mnist.training.whole_steps import LastWholeStep
 
 log = logging.getLogger("paddle_mnist")
 
@@ -120,6 +121,13 @@ def train_epochs(training: Training) -> None:
             profile=next(profilers, None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
+            last_whole=LastWholeStep(
+                training.model,
+                training.optimizer,
+                training.average,
+                training.extra,
+                history if isinstance(history, JsonlWriter) else None,
+            ),
         )
         try:
             loop.train(training.loader, arguments.epochs)

@@ -60,10 +60,10 @@ def save_epochs(folder, epochs=2):
         state = TrainState()
         for epoch in range(epochs):
             (model(paddle.to_tensor([[1.0, 2.0, 4.0 + epoch]])) ** 2).sum().backward()
-            with state.stepping(samples=32):
-                optimizer.step()
-                optimizer.clear_grad()
-                optimizer._learning_rate.step()
+            optimizer.step()
+            optimizer.clear_grad()
+            optimizer._learning_rate.step()
+            state.count_step(samples=32)
             average.update(model, epoch)
             state.record_evaluation({"valid/acc": 0.5 + epoch / 8, "valid/loss": 0.25})
             state.end_epoch()
@@ -305,8 +305,7 @@ def test_checkpoints_deleted_after_the_last_save_are_saved_again_with_a_warning(
     model, optimizer, _ = small_net()
     checkpointer = StoreCheckpointer(CheckpointStore(tmp_path / "run"), model, optimizer)
     state = TrainState()
-    with state.stepping(samples=32):
-        pass
+    state.count_step(samples=32)
     state.end_epoch()
     checkpointer.after_epoch(state)
     shutil.rmtree(tmp_path / "run")

@@ -86,10 +86,10 @@ class Training:
         while self.state.step < STEPS:
             inputs = np.random.RandomState(self.state.step).rand(4, 40).astype("float32")
             self.net(paddle.to_tensor(inputs)).square().mean().backward()
-            with self.state.stepping(samples=4):
-                self.optimizer.step()
-                self.optimizer.clear_grad()
-                self.rate.step()
+            self.optimizer.step()
+            self.optimizer.clear_grad()
+            self.rate.step()
+            self.state.count_step(samples=4)
             self.checkpointer.after_step(self.state)
             if self.state.position == STEPS // 2:
                 self.state.end_epoch()

@@ -15,7 +15,7 @@ from random import Random
 import paddle
 import psutil
 import pytest
-from fit_rows import ProgramError, StopsAt, bits, stop, train
+from fit_rows import StopsAt, bits, terminate, train
 from mirror_servers import CREDENTIALS, PLACES, files
 
 from paddle_mnist import Saving
@@ -23,7 +23,13 @@ from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands.checkpoints import main as checkpoints
-from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
+from paddle_mnist.errors import (
+    CheckpointError,
+    ConfigError,
+    OutputError,
+    RunLockedError,
+    StoppedError,
+)
 from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
 
@@ -72,8 +78,8 @@ def run(output, url, callbacks=(), **options):
 
 
 def run_until(step, output, url, **options):
-    with pytest.raises(ProgramError):
-        run(output, url, [StopsAt(step, stop)], **options)
+    with pytest.raises(StoppedError):
+        run(output, url, [StopsAt(step, terminate)], **options)
 
 
 def manifests(url):
@@ -160,9 +166,9 @@ def test_process_of_the_mirror_that_dies_after_a_truncated_copy_is_replaced(
     def kill_and_stop():
         [process] = processes_of_mirrors(os.getpid())
         process.kill()
-        stop()
+        terminate()
 
-    with pytest.raises(ProgramError):
+    with pytest.raises(StoppedError):
         run(tmp_path / "two", url, [StopsAt(7, kill_and_stop)])
 
     assert any("damaged copy" in line for line in lines())

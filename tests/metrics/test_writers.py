@@ -114,8 +114,8 @@ def test_cut_jsonl_drops_what_is_written_again(tmp_path):
         (TrainState(step=5, position=5), 1, ["train 5"]),
         (TrainState(step=8, position=8), 2, ["train 5", "train 8"]),
         (TrainState(step=8, position=0, epoch=1), 3, ["train 5", "train 8", "valid 8"]),
-        # stopped while they were written: resumed there, all of them are written again
-        (TrainState(step=8, position=8, **DUE), 3, ["train 5"]),
+        # version 1.0, stopped while they were written: the line is written again
+        (TrainState(step=8, position=8, **DUE), 3, ["train 5", "valid 8"]),
     ):
         path.write_text(text)
         cut_jsonl(path, path, state, count)

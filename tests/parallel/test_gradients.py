@@ -51,6 +51,7 @@ def exchanged(dtypes, batch, shards, world=SINGLE_PROCESS, ordered=True):
     """A model with the gradients of a batch, divided into shards, and the result of the step."""
     model = TwoBranches(*TWO_BRANCHES[dtypes])
     exchange = GradientExchange(model, world, ordered)
+    exchange.buffers.keep()
     for index, part, size in ShardSpec(shards, world.rank, world.size).slices(slice(0, len(batch))):
         exchange.begin_shard()
         outputs = model(paddle.to_tensor(batch[part]))

@@ -230,8 +230,8 @@ def test_saving_takes_names_and_numbers_of_signals_that_can_stop():
 )
 def test_exception_in_fit_saves_and_is_raised(tmp_path, unbroken, end, error):
     with pytest.raises(error):
-        fit_points(tmp_path, [StopsAt(7, end)])
-    assert checkpoints(tmp_path) == ["model_epoch1_step7_breakpoint"]
+        fit_points(tmp_path, [StopsAt(8, end)])
+    assert checkpoints(tmp_path) == ["model_epoch1_step7_breakpoint"]  # the last whole step
     assert bits(fit_points(tmp_path)) == unbroken
 
 

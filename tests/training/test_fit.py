@@ -312,7 +312,7 @@ def test_fit_metric_that_is_undefined_is_logged_once(tmp_path, lines):
 def test_fit_saving_by_steps_alone_keeps_the_last_steps(tmp_path, lines):
     options = {"save_every_epochs": 0, "save_every_steps": 3, "keep_best": False, "keep_last": 3}
     with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "run", epochs=3, callbacks=[StopsAt(14, stop)], **options)
+        train(ROW, tmp_path / "run", epochs=3, callbacks=[StopsAt(15, stop)], **options)
     assert kept(tmp_path / "run") == {
         "model_epoch1_step9",
         "model_epoch2_step12",
@@ -439,7 +439,7 @@ def test_fit_ready_data_resume_from_ends_of_epochs_or_inside_by_a_resumable_samp
     assert (whole.epochs, whole.steps) == (3, 15)
     np.random.rand(7)  # whatever else draws numbers
     with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "run", callbacks=[StopsAt(7, stop)], **options())
+        train(ROW, tmp_path / "run", callbacks=[StopsAt(8, stop)], **options())
     is_inside = make is resumable
     assert any("can resume only from the end of an epoch" in line for line in lines()) != is_inside
     assert any(tmp_path.glob("run/checkpoints/*step7*")) == is_inside

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 
 import paddle
 import pytest
-from fit_rows import ProgramError, StopsAt, bits, stop
+from fit_rows import ProgramError, StopsAt, bits, stop, terminate
 from flat_options import grouped
 from hiding_places import (
     DRAWN,
@@ -28,7 +28,7 @@ from stopped_programs import some
 from usual_programs import PROGRAMS
 
 from paddle_mnist import Callback, fit, is_rehearsal
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, StoppedError
 
 # When the state changes, by the step before; the rehearsal sees only what changes always.
 ALWAYS = "always"
@@ -131,8 +131,8 @@ def check_resumes(folder, build, stops, killed=False):
     unbroken = train(folder / "unbroken", build)
     options = {"save_every_steps": 1, "save_on_exception": False} if killed else {}
     for step in stops:
-        with pytest.raises(ProgramError):
-            train(folder / "run", build, StopsAt(step, stop), **options)
+        with pytest.raises(StoppedError):
+            train(folder / "run", build, StopsAt(step, terminate), **options)
     result = train(folder / "run", build, **options)
     assert result.stopped == "finished" and bits(result) == bits(unbroken)
 

@@ -12,6 +12,8 @@ from paddle.nn import functional as F
 from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, Observer, Trainer, watch
+from paddle_mnist.checkpoint.manifest import PARAMS
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
@@ -196,19 +198,41 @@ def test_trainer_interrupted_epoch_that_begins_again_is_whole(tmp_path):
     assert trainer.model_path.read_bytes() == expected
 
 
-def test_trainer_step_that_ends_halfway_is_not_saved(tmp_path, lines):
-    """Some weights are changed and others not."""
+@pytest.mark.parametrize("width", [64, 40_000])
+def test_trainer_step_that_ends_halfway_is_undone_or_not_saved(width, tmp_path, lines):
+    """Some weights are changed and others not; large weights are not copied before each step."""
 
     class Breaks(paddle.optimizer.SGD):
-        def step(self):
-            raise MemoryError
+        count = 0
 
-    model = perceptron()
+        def step(self):
+            super().step()
+            self.count += 1
+            if self.count == 2:
+                raise MemoryError
+
+    model = perceptron(width=width)
     trainer, loader = make(tmp_path, model, Breaks(0.05, parameters=model.parameters()))
+    after_steps = []
+
+    class Keeps(Observer):
+        def after_step(self, view):
+            after_steps.append({name: view.parameter(name) for name in view.parameters})
+
+    trainer.observers = [Keeps()]
     with pytest.raises(MemoryError):
         trainer.train(loader, 0, 1, tmp_path / "c")
-    assert any("step 1 was interrupted halfway, so it cannot be saved" in line for line in lines())
-    assert not list((tmp_path / "c").glob("*"))
+    newest = CheckpointStore(tmp_path / "c").newest()
+    if width == 64:
+        assert newest.step == 1
+        saved = newest.load(PARAMS)
+        assert all(np.array_equal(saved[name], value) for name, value in after_steps[0].items())
+    else:
+        assert newest is None
+        assert any(
+            "cannot be undone" in line and "more than 1 MiB" in line and "beginning" in line
+            for line in lines()
+        )
 
 
 def test_trainer_parameters_of_one_name_raise(tmp_path):

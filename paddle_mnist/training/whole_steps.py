@@ -1,0 +1,211 @@
+"""Keep the training as it is between two whole steps, so that a step that fails can be undone."""
+
+import copy
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional
+
+import paddle
+from paddle import nn
+from paddle.optimizer.lr import LRScheduler
+
+from paddle_mnist.errors import listed, summary
+from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.metrics.running import RunningMetrics
+from paddle_mnist.metrics.writers import JsonlWriter
+from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.layers import KeptBuffers
+from paddle_mnist.nn.schedule import scheduler_of
+from paddle_mnist.system.arrays import ArrayCopy
+from paddle_mnist.train_state import TrainState
+
+# Bytes of weights and optimizers, with their state, that are copied in each step. More would take a
+# noticeable share of the step.
+MOST_BYTES = 2**20
+
+
+class LastWholeStep:
+    """The training as it was after its last whole step, evaluation or end of an epoch.
+
+    A checkpoint holds the training between two whole steps. If anything raises inside one, `undo`
+    puts back what it may have changed, from copies: of all weights and optimizers, unless they have
+    more than `MOST_BYTES`; of buffers, numbers, generators and other state in any case. With larger
+    weights, a pass can be undone unless the net or the step may train something in it, but not the
+    optimizer's update.
+
+    history: counts the lines of `metrics.jsonl`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+        average: WeightAverage = NO_AVERAGE,
+        extra: Optional[ExtraState] = None,
+        history: Optional[JsonlWriter] = None,
+    ):
+        self._model, self._optimizer, self._average = model, optimizer, average
+        self._extra, self._history = extra, history
+        self._has_begun = self._is_inside = False
+        self._tensors = _KeptTensors()
+
+    def begin(self, state: TrainState, running: RunningMetrics, buffers: KeptBuffers) -> None:
+        """Begin to keep what a step may change. Until then, the other methods do nothing."""
+        self._state, self._running, self._buffers = state, running, buffers
+        self._has_begun = True
+        self._passes_change_tensors = self._may_passes_change_tensors()
+        self.reached()
+
+    def reached(self) -> None:
+        """Call it when a step is whole, an evaluation or the end of an epoch: it is kept now."""
+        if not self._has_begun:
+            return
+        if not self._state.position:  # callbacks freeze parameters at the start of an epoch
+            self._passes_change_tensors = self._may_passes_change_tensors()
+        self._is_inside = False
+        self._put_back_progress = self._keep_progress()
+        self._put_back_extra = self._extra.keep() if self._extra else list
+
+    def before_pass(self) -> None:
+        """Call it before a step begins, an evaluation or the end of an epoch."""
+        if self._has_begun:
+            self._is_inside = True
+            self._has_tensors = self._tensors.keep(self._all_tensors)
+            self._needs_tensors = self._passes_change_tensors
+
+    def before_update(self) -> None:
+        """Call it before the optimizer's update."""
+        self._needs_tensors = True
+
+    def undo(self) -> Optional[str]:
+        """Put the last whole step back; return why that is impossible, or None."""
+        if not self._has_begun:
+            return None
+        self._put_back_progress()
+        problem = None
+        if self._is_inside:
+            is_undone = self._has_tensors and self._tensors.put_back()
+            if self._needs_tensors and not is_undone:
+                problem = (
+                    f"weights and optimizers of more than {MOST_BYTES // 2**20} MiB are not copied "
+                    "before each step"
+                )
+            self._buffers.put_back()
+        try:
+            missing = self._put_back_extra()
+            if self._extra and self._is_inside:
+                missing += self._extra.not_kept()
+        except Exception as error:  # whatever the `set_state_dict` of the caller's objects raises
+            return summary(error)
+        if missing:
+            problem = f"{listed(missing)} may have changed in it, and was not saved before"
+        return problem
+
+    def _may_passes_change_tensors(self) -> bool:
+        """Return whether a forward pass may change weights or optimizers, not only buffers.
+
+        Frozen parameters may be a moving average, for example, which the net updates itself.
+        """
+        statistics = set(map(id, self._buffers.statistics))
+        has_frozen = any(
+            parameter.stop_gradient and id(parameter) not in statistics
+            for parameter in self._model.parameters()
+        )
+        return has_frozen or bool(self._extra and self._extra.is_trained_by_steps)
+
+    def _all_tensors(self) -> list[paddle.Tensor]:
+        """Return the weights, their average, and what optimizers keep."""
+        tensors = [*self._model.state_dict().values()]
+        if self._average is not NO_AVERAGE:
+            tensors += self._average.weights(self._model).values()
+        tensors += _tensors_of(self._optimizer.state_dict())
+        for state in self._extra.trained() if self._extra else ():
+            tensors += _tensors_of(state)
+        return tensors
+
+    def _keep_progress(self) -> Callable[[], None]:
+        """Keep the state, the sums of the next log line, and schedules; return what undoes this."""
+        state = self._state
+        progress = {**vars(state), "running_sums": copy.copy(state.running_sums)}
+        progress["running_sums"].totals = dict(state.running_sums.totals)
+        pending = self._running.pending
+        count = len(pending)
+        lines = self._history.lines if self._history else 0
+        others = self._extra.optimizers.values() if self._extra else ()
+        schedulers = filter(None, map(scheduler_of, (self._optimizer, *others)))
+        schedules = [kept for scheduler in schedulers for kept in _kept_schedules(scheduler)]
+
+        def put_back() -> None:
+            vars(state).update(progress)
+            self._running.pending = pending[:count]
+            if self._history:
+                self._history.lines = lines
+            for scheduler, values in schedules:
+                vars(scheduler).clear()
+                vars(scheduler).update(values)
+
+        return put_back
+
+
+class _KeptTensors:
+    """Copies of the values of tensors, renewed in place."""
+
+    def __init__(self) -> None:
+        self._tensors: list[paddle.Tensor] = []
+        self._copies: list[ArrayCopy] = []
+        self._is_large = False
+
+    def keep(self, find: Callable[[], list[paddle.Tensor]]) -> bool:
+        """Copy the values, if they are not too large; return whether they are copied.
+
+        find: returns the tensors.
+        """
+        if self._is_large:
+            return False
+        self._find, tensors = find, find()
+        if not self._are(tensors):
+            distinct = {id(tensor): tensor for tensor in tensors if tensor._is_initialized()}
+            size = sum(int(t.size) * int(t.element_size()) for t in distinct.values())
+            self._is_large = size > MOST_BYTES
+            if self._is_large:
+                self._tensors, self._copies = [], []
+                return False
+            self._tensors, self._copies = tensors, [*map(ArrayCopy, distinct.values())]
+        for kept in self._copies:
+            kept.renew()
+        return True
+
+    def put_back(self) -> bool:
+        """Put the values back. Returns False if there are other tensors, such as new state."""
+        if not self._are(self._find()):
+            return False
+        for kept in self._copies:
+            kept.put_back()
+        return True
+
+    def _are(self, tensors: list[paddle.Tensor]) -> bool:
+        is_other = map(operator.is_not, tensors, self._tensors)
+        return len(tensors) == len(self._tensors) and not any(is_other)
+
+
+def _tensors_of(state: Mapping[str, Any]) -> list[paddle.Tensor]:
+    """Return the tensors in nested dictionaries."""
+    tensors = []
+    for value in state.values():
+        if isinstance(value, paddle.Tensor):
+            tensors.append(value)
+        elif isinstance(value, Mapping):
+            tensors += _tensors_of(value)
+    return tensors
+
+
+def _kept_schedules(scheduler: LRScheduler) -> Iterator[tuple[LRScheduler, dict[str, Any]]]:
+    """Yield a schedule and those inside it, each with a copy of its attributes."""
+    values = {
+        name: copy.copy(value) if isinstance(value, (list, dict)) else value
+        for name, value in vars(scheduler).items()
+    }
+    yield scheduler, values
+    for value in values.values():
+        if isinstance(value, LRScheduler):
+            yield from _kept_schedules(value)
