@@ -23,6 +23,7 @@ from paddle_mnist.checkpoint.manifest import (
     FORMAT,
     Checkpoint,
     DamagedError,
+    UnreadableError,
     checksum,
     read_manifest,
 )
@@ -127,10 +128,12 @@ class CheckpointStore:
 
     def _read_manifests(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
         """Return the checkpoints, by step, and the unreadable manifests, with the reason."""
-        checkpoints, unreadable = [], []
+        checkpoints, unreadable = [], list[tuple[Path, CheckpointError]]()
         for path in list_files(self.folder, f"{ANY_NAME}.json"):
             try:
                 checkpoints.append(read_manifest(path))
+            except UnreadableError as error:
+                unreadable.append((path, error))
             except CheckpointError as error:
                 if not os.path.lexists(path):  # its writer has deleted it: list again
                     return self._read_manifests()
@@ -141,7 +144,8 @@ class CheckpointStore:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
         Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
-        verifies: damage must never make training start from the beginning.
+        verifies: damage must never make training start from the beginning; UnreadableError if one
+        that may be newer cannot be read.
         """
         return self._newest()
 
@@ -169,7 +173,7 @@ class CheckpointStore:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
         None if no checkpoint was evaluated. Logs better ones that are damaged; raises
-        CheckpointError if there are no others.
+        CheckpointError if there are no others, UnreadableError as `newest` does.
         """
         best, damaged = self._first_valid(best_first)
         if damaged and not best:
@@ -188,14 +192,19 @@ class CheckpointStore:
         """
         checkpoints, unreadable = self._read_manifests()
         damaged = dict(unreadable)
+        for error in damaged.values():
+            if isinstance(error, UnreadableError):
+                raise error
         first_valid = None
         for checkpoint in ordered(checkpoints):
             try:
                 first_valid = self._verified(checkpoint, loads)
                 break
-            except DamagedError as found:
-                if not checkpoint.path.exists():  # its writer has deleted it: list again
+            except (DamagedError, UnreadableError) as found:
+                if not os.path.lexists(checkpoint.path):  # its writer has deleted it: list again
                     return self._first_valid(ordered, loads)
+                if isinstance(found, UnreadableError):
+                    raise
                 damaged[checkpoint.path] = found
         for error in damaged.values():
             log.warning("damaged checkpoint: %s", error)
@@ -224,8 +233,8 @@ class CheckpointStore:
         """Return the checkpoints that `saving` does not keep.
 
         A damaged checkpoint must not take the place of a good one, such as that of the best. Since
-        verifying takes time, only those that are kept are verified; if some are damaged, this is
-        repeated without them. The damaged ones are not pruned, but stay for the quarantine.
+        verifying takes time, only those that are kept are verified; if some are damaged or cannot
+        be read, this is repeated without them. They are not pruned.
         """
         damaged: list[Checkpoint] = []
         while True:
@@ -245,9 +254,9 @@ class CheckpointStore:
         return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:
-        """Read a checkpoint's files, and remember them; return it. Raises DamagedError.
+        """Read a checkpoint's files, and remember them; return it. Raises as `load_all` does.
 
-        loads: whether to load them, too; raises CheckpointError as `Checkpoint.load_all` does.
+        loads: whether to load them, too.
         """
         # Taken before they are read, so that a file that changes meanwhile has another one.
         signatures = _file_signatures(checkpoint)
@@ -274,25 +283,26 @@ class CheckpointStore:
             return True
         try:
             self._verified(checkpoint)
-        except DamagedError as error:
-            log.warning("damaged checkpoint: %s", error)
+        except (DamagedError, UnreadableError) as error:
+            kind = "damaged" if isinstance(error, DamagedError) else "unreadable"
+            log.warning("%s checkpoint: %s", kind, error)
             return False
         return True
 
     def find_damaged(self) -> dict[Path, CheckpointError]:
-        """Verify every checkpoint; return, by manifest, why the damaged ones cannot be used.
+        """Verify every checkpoint; return, by manifest, why some cannot be used.
 
-        Moves nothing.
+        They are damaged, or cannot be read. Moves nothing.
         """
         checkpoints, unreadable = self._read_manifests()
         errors = dict(unreadable)
         for checkpoint in checkpoints:
             try:
                 checkpoint.verify()
-            except DamagedError as error:
+            except (DamagedError, UnreadableError) as error:
                 errors[checkpoint.path] = error
         # If a manifest is gone by now, training has deleted the checkpoint: it is not damaged.
-        return {path: error for path, error in errors.items() if path.exists()}
+        return {p: e for p, e in errors.items() if isinstance(e, UnreadableError) or p.exists()}
 
     def orphaned_files(self) -> list[Path]:
         """Return the files that belong to no checkpoint: temporary ones, and unlisted data.
