@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import CheckpointStore, list_files
+from paddle_mnist.checkpoint.store import SPARE, CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
 from paddle_mnist.train_state import TrainState
@@ -280,8 +280,8 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             log.info("%s is not finished; its newest checkpoint is %s", run.path, newest.name)
             return _of_checkpoint(newest)
     for checkpoint in run.checkpoints.all():
-        # The end of an epoch has the second name if training was interrupted right there.
-        if checkpoint.name in (final_name, f"{final_name}{BREAKPOINT}"):
+        # The end of an epoch has another name if training was interrupted or killed right there.
+        if checkpoint.name in [f"{final_name}{end}" for end in ("", BREAKPOINT, SPARE)]:
             try:
                 return _of_checkpoint(checkpoint)
             except CheckpointError as error:

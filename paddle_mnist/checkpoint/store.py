@@ -2,7 +2,8 @@
 
 Order of a commit: each file is written under a temporary name and forced to the disk; then they are
 renamed; the manifest comes last. Until then the checkpoint does not exist; from then on it is
-complete.
+complete. The files of one that exists cannot all be replaced at once: the new one is written under
+a second name first, and so valid in the meantime.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -51,6 +52,7 @@ FileSignatures = list[tuple[int, int, int, int]]
 
 ANY_NAME = "*_epoch*"  # a glob pattern for the names of checkpoints
 QUARANTINE = "quarantine"
+SPARE = "_new"  # the end of the second name of a checkpoint that replaces another
 
 
 class CheckpointStore:
@@ -81,6 +83,8 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
+        It replaces one of the same name: at each moment that one or the new one is valid.
+
         files: contents by suffix. extra_entries: further entries of the manifest.
         """
         self._require_ownership()
@@ -88,6 +92,9 @@ class CheckpointStore:
             log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
+        if os.path.lexists(path):
+            self.commit(name + SPARE, files, state, extra_entries)
+            remove(path)
         with contextlib.ExitStack() as stack:
             pending = []
             entries = {}
@@ -95,9 +102,6 @@ class CheckpointStore:
                 file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
                 entries[file.path.name] = write_and_hash(file, contents)
                 pending.append(file)
-            if not _lists_files(path, entries):
-                # A checkpoint of this name may exist, but must not while its files are replaced.
-                remove(path)
             for file in pending:
                 file.publish()
         manifest = {
@@ -116,6 +120,8 @@ class CheckpointStore:
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
         self._listed[path] = checkpoint
+        with contextlib.suppress(CheckpointError):  # there is none, unless one was replaced
+            self._delete([read_manifest(path.with_name(f"{name}{SPARE}.json"))])
         return checkpoint
 
     def all(self) -> list[Checkpoint]:
@@ -213,21 +219,24 @@ class CheckpointStore:
     def prune(self, saving: Saving) -> list[str]:
         """Delete the checkpoints that `saving` does not keep; return their names.
 
-        The manifest goes first: files without one are not a checkpoint.
         Raises OutputError.
         """
         dropped = self.checkpoints_to_prune(saving)
-        for checkpoint in dropped:
+        self._delete(dropped)
+        return [checkpoint.name for checkpoint in dropped]
+
+    def _delete(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Delete checkpoints, manifests first: files without one are not a checkpoint."""
+        for checkpoint in checkpoints:
             remove(checkpoint.path)
-        if dropped:
+        if checkpoints:
             # Else a power failure could bring back a manifest whose data files are gone.
             sync_folder(self.folder)
-        for checkpoint in dropped:
+        for checkpoint in checkpoints:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
             self._signatures.pop(checkpoint.manifest[CHECKSUM], None)
             self._listed.pop(checkpoint.path, None)
-        return [checkpoint.name for checkpoint in dropped]
 
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
         """Return the checkpoints that `saving` does not keep.
@@ -374,11 +383,3 @@ def _are_older(signatures: FileSignatures, checkpoint: Checkpoint) -> bool:
         size == entry["size"] and modified < written and changed <= written
         for (size, modified, changed, _), entry in zip(signatures, entries)
     )
-
-
-def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:
-    """Return whether there is a manifest that lists exactly these files, with these contents."""
-    try:
-        return bool(read_manifest(manifest).manifest["files"] == entries)
-    except CheckpointError:
-        return False

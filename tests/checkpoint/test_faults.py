@@ -297,8 +297,8 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
 # ------------------------------------------------------------------ the power fails
 
 
-def commit(store: CheckpointStore, epoch: int) -> None:
-    values = {PARAMS: epoch, OPTIMIZER: -epoch}
+def commit(store: CheckpointStore, epoch: int, value: float = 0) -> None:
+    values = {PARAMS: value or epoch, OPTIMIZER: -(value or epoch)}
     files = {suffix: SavedState({"w": np.full(9, value)}) for suffix, value in values.items()}
     store.commit(f"mnist_epoch{epoch - 1}", files, TrainState(epoch=epoch, step=10 * epoch))
 
@@ -319,7 +319,13 @@ def quarantine_and_save(store: CheckpointStore) -> None:
         store.prune(ONE)
 
 
-@pytest.mark.parametrize("history", [save_four, quarantine_and_save])
+def save_again(store: CheckpointStore) -> None:
+    """The only one is replaced by another of its name, and that one again."""
+    for value in range(1, 5):
+        commit(store, 1, value)
+
+
+@pytest.mark.parametrize("history", [save_four, quarantine_and_save, save_again])
 def test_power_fails_at_any_point(tmp_path, history):
     """Everything that `Disk` says may be left, after each operation; equal folders once."""
     folder = tmp_path / "disk"
