@@ -321,10 +321,15 @@ class RunDirectory:
     def open_history(self) -> JsonlWriter:
         """Open `metrics.jsonl` to append to it."""
         self._history = JsonlWriter(self.metrics)
+        sync_folder(self.path)
         return self._history
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return the entries of a manifest about the run, after `open_history`."""
+        """Return the entries of a manifest about the run, after `open_history`.
+
+        The lines that they count are on the disk. Raises OutputError.
+        """
+        self._history.journal.sync()
         return {**self.context, METRICS_LINES: self._history.lines}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
