@@ -256,7 +256,7 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     return Checkpoint(path, manifest)
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class FileEntry(msgspec.Struct, forbid_unknown_fields=True):
     size: CountOrZero
     sha256: str
 
@@ -286,7 +286,7 @@ class _Manifest(msgspec.Struct):
     """The entries of every manifest, and some of those that runs add."""
 
     format: int
-    files: dict[str, _File]
+    files: dict[str, FileEntry]
     state: _State
     saved_at: float
     checksum: str

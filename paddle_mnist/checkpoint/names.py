@@ -17,6 +17,7 @@ from paddle_mnist.checkpoint.manifest import (
     OPTIMIZER,
     PARAMS,
     Checkpoint,
+    DamagedError,
     read_manifest,
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
@@ -285,7 +286,7 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             try:
                 return _of_checkpoint(checkpoint)
             except CheckpointError as error:
-                log.warning("damaged checkpoint: %s", error)
+                log.warning("not used: %s", error)
     if not run.weights.exists():
         raise _nothing_at(str(run.path))
     return _of_no_checkpoint(run.weights, run)
@@ -304,7 +305,30 @@ def _of_checkpoint(checkpoint: Checkpoint) -> SavedWeights:
 def _of_no_checkpoint(file: Path, run: RunDirectory) -> SavedWeights:
     checkpoints = run.checkpoints.all()
     manifest = checkpoints[-1].manifest if checkpoints else {}
-    return SavedWeights(file, safe_load(file), run, manifest=manifest)
+    return SavedWeights(file, _load_bare(file, run), run, manifest=manifest)
+
+
+def final_values(run: RunDirectory) -> Mapping[str, Any]:
+    """Return the weights in the final file of a finished run, verified. Raises CheckpointError."""
+    if run.read_result().get("weights_file"):
+        return _load_bare(run.weights, run)
+    return _final_weights(run).values  # version 1.0 recorded no SHA-256: from the checkpoint
+
+
+def _load_bare(file: Path, run: RunDirectory) -> dict[str, Any]:
+    """Load a file that no manifest lists; verify it if the result of the run does."""
+    result = run.read_result()
+    entry = result.get("weights_file")
+    if not entry or result.get("weights") != file.name:
+        return safe_load(file)
+    listed = Checkpoint(file.with_suffix(".json"), {"files": {file.name: entry}})
+    try:
+        return listed.load(file.suffix)
+    except DamagedError as error:
+        raise CheckpointError(
+            f"{file}: damaged, since its SHA-256 is not that in {run.result}; move it away, and "
+            "start the same training again, which writes it again from the checkpoint"
+        ) from error
 
 
 def _stem(path: Path) -> str:

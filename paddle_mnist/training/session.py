@@ -127,7 +127,7 @@ def train_epochs(training: Training) -> None:
         finally:
             training.loader.close()
         weights = training.average.weights(training.model)
-        training.world.run_on_main(lambda: write_weights(run.weights, weights))
+        run.weights_file = training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
 
 def _checkpointer(training: Training) -> Checkpointer:
@@ -191,7 +191,7 @@ def _take_best(training: Training) -> Checkpoint:
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(training.model, best.load(PARAMS), best.path)
-    write_weights(run.weights, training.model.state_dict())
+    run.weights_file = write_weights(run.weights, training.model.state_dict())
     epoch = best.state.epoch + (best.state.position > 0)
     log.info(
         "the best of %d evaluations is that of epoch %d (%s)", len(state.scores), epoch, best.name
