@@ -33,6 +33,7 @@ EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
+NOT_SAVED = "not_saved"  # the steps after which a checkpoint was due, but could not be written
 
 
 class DamagedError(CheckpointError):
@@ -293,3 +294,4 @@ class _Manifest(msgspec.Struct):
     config: Optional[dict[str, Any]] = None
     versions: dict[str, Optional[str]] = {}
     metrics_lines: CountOrZero = 0
+    not_saved: list[CountOrZero] = []
