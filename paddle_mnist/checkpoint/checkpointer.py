@@ -5,14 +5,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
-from paddle_mnist.checkpoint.manifest import BREAKPOINT
+from paddle_mnist.checkpoint.manifest import BREAKPOINT, NOT_SAVED
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
@@ -27,8 +27,6 @@ from paddle_mnist.system.files import warn_once
 from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
-
-NOT_SAVED = "%s is not saved; training continues: %s"
 
 # A state of at least this size is written in the background; a smaller one takes less than 0.1 s.
 BACKGROUND_BYTES = 32 * 2**20
@@ -58,6 +56,7 @@ class StoreCheckpointer(Checkpointer):
     saves_inside_epochs: whether training can resume inside an epoch; otherwise nothing is saved
         there.
     mirror: the mirror of the run, to which each checkpoint is uploaded.
+    not_saved: the steps of the run after which a checkpoint could not be written.
     """
 
     store: CheckpointStore
@@ -71,6 +70,7 @@ class StoreCheckpointer(Checkpointer):
     extra: Optional[ExtraState] = None
     saves_inside_epochs: bool = True
     mirror: Optional[Mirror] = None
+    not_saved: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.saving.mirror and not self.mirror:
@@ -78,7 +78,7 @@ class StoreCheckpointer(Checkpointer):
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )
         self._last_attempt = time.monotonic()
-        self._writing: Optional[tuple[str, Future[None]]] = None  # name, and work
+        self._writing: Optional[tuple[TrainState, Future[None]]] = None  # what, and the work
         # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
@@ -150,7 +150,11 @@ class StoreCheckpointer(Checkpointer):
         try:
             self._save(state, blocking=False)
         except OutputError as error:
-            log.warning(NOT_SAVED, self._name(state), error)
+            self._after_failure(state, error)
+
+    def _after_failure(self, state: TrainState, error: OutputError) -> None:
+        log.warning("%s is not saved; training continues: %s", self._name(state), error)
+        self.not_saved.append(state.step)
 
     def _reap_writer(self, wait: bool = False) -> None:
         """Log the error of the thread that writes a checkpoint, if it has finished with one.
@@ -158,11 +162,11 @@ class StoreCheckpointer(Checkpointer):
         wait: wait for the thread to finish; otherwise a checkpoint in progress stays in progress.
         """
         if self._writing and (wait or self._writing[1].done()):
-            name, future = self._writing
+            state, future = self._writing
             try:
                 future.result()
             except OutputError as error:
-                log.warning(NOT_SAVED, name, error)
+                self._after_failure(state, error)
             else:
                 if self.mirror:
                     self.mirror.changed()
@@ -186,6 +190,8 @@ class StoreCheckpointer(Checkpointer):
             **self.manifest_entries(),
             **optimizer_entries(self.model, self.optimizer, self.extra),
         }
+        if self.not_saved:
+            extra_entries[NOT_SAVED] = self.not_saved
         name = self._name(state) + name_end
         arguments = (name, files, state, extra_entries)
         if blocking or not self._commit_in_background(*arguments):
@@ -207,7 +213,7 @@ class StoreCheckpointer(Checkpointer):
             copies = {suffix: contents.copied() for suffix, contents in files.items()}
             later = copy.deepcopy((state, extra_entries))
             executor = ThreadPoolExecutor(max_workers=1)
-            self._writing = name, executor.submit(self._commit, name, copies, *later)
+            self._writing = later[0], executor.submit(self._commit, name, copies, *later)
             executor.shutdown(wait=False)  # the thread ends with its work
         except (MemoryError, RuntimeError) as error:  # no room for the copy, or no thread
             warn_once(

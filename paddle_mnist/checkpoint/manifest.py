@@ -7,6 +7,7 @@ each file has the size and SHA-256 listed there.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -32,10 +33,19 @@ EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
+NOT_SAVED = "not_saved"  # the steps after which a checkpoint was due, but could not be written
 
 
 class DamagedError(CheckpointError):
     """A file that is missing, or is not the one that the manifest lists."""
+
+
+class UnreadableError(CheckpointError):
+    """A file that cannot be read, for example because of a disk; it may be intact."""
+
+
+# The errors in reading a file that is missing, or not a regular one; others are no damage.
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.EFBIG}
 
 
 @dataclass(frozen=True)
@@ -126,8 +136,9 @@ class Checkpoint:
     def opened(self, suffix: str) -> Iterator[HashedFile]:
         """Open one of the files; verify all of it at the end of the context.
 
-        Raises DamagedError if its size or SHA-256 differs from the manifest's, also in place of an
-        error that its contents have caused; CheckpointError if the manifest does not list it.
+        Raises DamagedError if it is missing, or its size or SHA-256 differs from the manifest's,
+        also in place of an error that its contents have caused; UnreadableError if it cannot be
+        read; CheckpointError if the manifest does not list it.
         """
         name = self.name + suffix
         expected = self.manifest["files"].get(name)
@@ -143,17 +154,20 @@ class Checkpoint:
                     )
                 try:
                     yield file
-                finally:
-                    file.read_to_end()
-                    _require_match(file.entry(), expected, path, self.path.name)
+                except OSError:  # whatever could still be read would not match
+                    raise
+                except Exception:
+                    _require_match(file, expected, path, self.path.name)
+                    raise
+                _require_match(file, expected, path, self.path.name)
         except OSError as error:
-            raise DamagedError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
+            raise _read_error(path, error, f"{self.path.name} lists it") from error
 
     def load_all(self) -> "Checkpoint":
         """Return a copy with all files loaded, each of which is read once.
 
-        Raises DamagedError if one is missing or differs, CheckpointError for other contents than
-        `paddle.save` writes.
+        Raises DamagedError and UnreadableError as `opened` does, CheckpointError for other contents
+        than `paddle.save` writes.
         """
         suffixes = [Path(name).suffix for name in self.manifest["files"]]
         return replace(self, loaded={suffix: self.load(suffix) for suffix in suffixes})
@@ -169,16 +183,28 @@ class Checkpoint:
             return load_from(file, file.size, self.path.with_name(self.name + suffix))
 
     def verify(self) -> None:
-        """Read every file. Raises DamagedError if one is missing or differs."""
+        """Read every file. Raises DamagedError and UnreadableError as `opened` does."""
         for name in self.manifest["files"]:
             with self.opened(Path(name).suffix):
                 pass
 
 
+def _read_error(path: Path, error: OSError, expected: str) -> CheckpointError:
+    """Return the DamagedError or UnreadableError for an error in reading a file."""
+    if error.errno in _MISSING:
+        return DamagedError(f"{path}: {error.strerror}; {expected}")
+    return UnreadableError(
+        f"{path}: cannot be read ({error.strerror}) but may be intact, so it stays where it is; "
+        "make it readable, or move its checkpoint away"
+    )
+
+
 def _require_match(
-    actual: Mapping[str, Any], expected: Mapping[str, Any], path: Path, manifest: str
+    file: HashedFile, expected: Mapping[str, Any], path: Path, manifest: str
 ) -> None:
-    """Raise DamagedError unless a file is the one that a manifest lists."""
+    """Read a file to its end; raise DamagedError unless it is the one that a manifest lists."""
+    file.read_to_end()
+    actual = file.entry()
     if actual != expected:
         raise DamagedError(
             f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
@@ -196,13 +222,14 @@ def checksum(manifest: Mapping[str, Any]) -> str:
 def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """Read the manifest at `path` and return its checkpoint; its files are not read.
 
-    Raises CheckpointError for a manifest that is missing, damaged or of another format.
+    Raises CheckpointError for a manifest that is missing, damaged or of another format, and
+    UnreadableError for one that cannot be read.
     """
     path = Path(path)
     try:
         data = read_bytes(path, MOST_JSON)
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
+        raise _read_error(path, error, "expected a manifest") from error
     return parse_manifest(path, data)
 
 
@@ -230,7 +257,7 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     return Checkpoint(path, manifest)
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class FileEntry(msgspec.Struct, forbid_unknown_fields=True):
     size: CountOrZero
     sha256: str
 
@@ -260,10 +287,11 @@ class _Manifest(msgspec.Struct):
     """The entries of every manifest, and some of those that runs add."""
 
     format: int
-    files: dict[str, _File]
+    files: dict[str, FileEntry]
     state: _State
     saved_at: float
     checksum: str
     config: Optional[dict[str, Any]] = None
     versions: dict[str, Optional[str]] = {}
     metrics_lines: CountOrZero = 0
+    not_saved: list[CountOrZero] = []

@@ -54,7 +54,7 @@ log = logging.getLogger("paddle_mnist")
 CHECKPOINTS = "checkpoints"
 MARK = ".copy"
 # A file of a checkpoint, perhaps under its temporary name.
-OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+)?(?:_breakpoint)?)\.(?:json|pd\w+)(?:\.part)?")
+OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+|_breakpoint|_new)*)\.(?:json|pd\w+)(?:\.part)?")
 MOST_BYTES = 2**32  # of the metrics, the log or a manifest
 
 _by_step = operator.attrgetter("sort_key")

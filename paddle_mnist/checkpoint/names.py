@@ -17,11 +17,12 @@ from paddle_mnist.checkpoint.manifest import (
     OPTIMIZER,
     PARAMS,
     Checkpoint,
+    DamagedError,
     read_manifest,
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import CheckpointStore, list_files
+from paddle_mnist.checkpoint.store import SPARE, CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
 from paddle_mnist.train_state import TrainState
@@ -280,12 +281,12 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             log.info("%s is not finished; its newest checkpoint is %s", run.path, newest.name)
             return _of_checkpoint(newest)
     for checkpoint in run.checkpoints.all():
-        # The end of an epoch has the second name if training was interrupted right there.
-        if checkpoint.name in (final_name, f"{final_name}{BREAKPOINT}"):
+        # The end of an epoch has another name if training was interrupted or killed right there.
+        if checkpoint.name in [f"{final_name}{end}" for end in ("", BREAKPOINT, SPARE)]:
             try:
                 return _of_checkpoint(checkpoint)
             except CheckpointError as error:
-                log.warning("damaged checkpoint: %s", error)
+                log.warning("not used: %s", error)
     if not run.weights.exists():
         raise _nothing_at(str(run.path))
     return _of_no_checkpoint(run.weights, run)
@@ -304,7 +305,30 @@ def _of_checkpoint(checkpoint: Checkpoint) -> SavedWeights:
 def _of_no_checkpoint(file: Path, run: RunDirectory) -> SavedWeights:
     checkpoints = run.checkpoints.all()
     manifest = checkpoints[-1].manifest if checkpoints else {}
-    return SavedWeights(file, safe_load(file), run, manifest=manifest)
+    return SavedWeights(file, _load_bare(file, run), run, manifest=manifest)
+
+
+def final_values(run: RunDirectory) -> Mapping[str, Any]:
+    """Return the weights in the final file of a finished run, verified. Raises CheckpointError."""
+    if run.read_result().get("weights_file"):
+        return _load_bare(run.weights, run)
+    return _final_weights(run).values  # version 1.0 recorded no SHA-256: from the checkpoint
+
+
+def _load_bare(file: Path, run: RunDirectory) -> dict[str, Any]:
+    """Load a file that no manifest lists; verify it if the result of the run does."""
+    result = run.read_result()
+    entry = result.get("weights_file")
+    if not entry or result.get("weights") != file.name:
+        return safe_load(file)
+    listed = Checkpoint(file.with_suffix(".json"), {"files": {file.name: entry}})
+    try:
+        return listed.load(file.suffix)
+    except DamagedError as error:
+        raise CheckpointError(
+            f"{file}: damaged, since its SHA-256 is not that in {run.result}; move it away, and "
+            "start the same training again, which writes it again from the checkpoint"
+        ) from error
 
 
 def _stem(path: Path) -> str:

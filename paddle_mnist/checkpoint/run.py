@@ -12,7 +12,7 @@ from typing import Annotated, Any, Optional, Union
 
 import msgspec
 
-from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint, FileEntry
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import QUARANTINE, CheckpointStore, list_files
@@ -52,6 +52,7 @@ class _Result(msgspec.Struct):
 
     metrics: dict[str, Optional[float]] = {}
     weights: _FileName = "model.pdparams"
+    weights_file: Optional[FileEntry] = None  # version 1.0 did not write it
     checkpoint: _FileName = "model_epoch0"
     epochs: CountOrZero = 0
     steps: CountOrZero = 0
@@ -84,6 +85,7 @@ class RunDirectory:
         )
         self.context: dict[str, Any] = {}  # entries of the manifests: config, versions, ...
         self.mirror: Optional[Mirror] = None
+        self.weights_file: Optional[dict[str, Any]] = None  # size and SHA-256, for the result
         self._lock: Optional[FolderLock] = None
         self._name = name
 
@@ -321,15 +323,21 @@ class RunDirectory:
     def open_history(self) -> JsonlWriter:
         """Open `metrics.jsonl` to append to it."""
         self._history = JsonlWriter(self.metrics)
+        sync_folder(self.path)
         return self._history
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return the entries of a manifest about the run, after `open_history`."""
+        """Return the entries of a manifest about the run, after `open_history`.
+
+        The lines that they count are on the disk. Raises OutputError.
+        """
+        self._history.journal.sync()
         return {**self.context, METRICS_LINES: self._history.lines}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, after forcing the weights to the disk. Raises OutputError."""
         self._require_ownership()
+        result = {**result, "weights_file": self.weights_file}
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)
         write_atomically(self.result, text.encode())

@@ -2,7 +2,8 @@
 
 Order of a commit: each file is written under a temporary name and forced to the disk; then they are
 renamed; the manifest comes last. Until then the checkpoint does not exist; from then on it is
-complete.
+complete. The files of one that exists cannot all be replaced at once: the new one is written under
+a second name first, and so valid in the meantime.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -23,6 +24,7 @@ from paddle_mnist.checkpoint.manifest import (
     FORMAT,
     Checkpoint,
     DamagedError,
+    UnreadableError,
     checksum,
     read_manifest,
 )
@@ -50,6 +52,7 @@ FileSignatures = list[tuple[int, int, int, int]]
 
 ANY_NAME = "*_epoch*"  # a glob pattern for the names of checkpoints
 QUARANTINE = "quarantine"
+SPARE = "_new"  # the end of the second name of a checkpoint that replaces another
 
 
 class CheckpointStore:
@@ -80,6 +83,8 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
+        It replaces one of the same name: at each moment that one or the new one is valid.
+
         files: contents by suffix. extra_entries: further entries of the manifest.
         """
         self._require_ownership()
@@ -87,6 +92,9 @@ class CheckpointStore:
             log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
+        if os.path.lexists(path):
+            self.commit(name + SPARE, files, state, extra_entries)
+            remove(path)
         with contextlib.ExitStack() as stack:
             pending = []
             entries = {}
@@ -94,9 +102,6 @@ class CheckpointStore:
                 file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
                 entries[file.path.name] = write_and_hash(file, contents)
                 pending.append(file)
-            if not _lists_files(path, entries):
-                # A checkpoint of this name may exist, but must not while its files are replaced.
-                remove(path)
             for file in pending:
                 file.publish()
         manifest = {
@@ -115,6 +120,8 @@ class CheckpointStore:
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
         self._listed[path] = checkpoint
+        with contextlib.suppress(CheckpointError):  # there is none, unless one was replaced
+            self._delete([read_manifest(path.with_name(f"{name}{SPARE}.json"))])
         return checkpoint
 
     def all(self) -> list[Checkpoint]:
@@ -127,10 +134,12 @@ class CheckpointStore:
 
     def _read_manifests(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
         """Return the checkpoints, by step, and the unreadable manifests, with the reason."""
-        checkpoints, unreadable = [], []
+        checkpoints, unreadable = [], list[tuple[Path, CheckpointError]]()
         for path in list_files(self.folder, f"{ANY_NAME}.json"):
             try:
                 checkpoints.append(read_manifest(path))
+            except UnreadableError as error:
+                unreadable.append((path, error))
             except CheckpointError as error:
                 if not os.path.lexists(path):  # its writer has deleted it: list again
                     return self._read_manifests()
@@ -141,7 +150,8 @@ class CheckpointStore:
         """Return the newest checkpoint that verifies; None in a folder that never held one.
 
         Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
-        verifies: damage must never make training start from the beginning.
+        verifies: damage must never make training start from the beginning; UnreadableError if one
+        that may be newer cannot be read.
         """
         return self._newest()
 
@@ -169,7 +179,7 @@ class CheckpointStore:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
         None if no checkpoint was evaluated. Logs better ones that are damaged; raises
-        CheckpointError if there are no others.
+        CheckpointError if there are no others, UnreadableError as `newest` does.
         """
         best, damaged = self._first_valid(best_first)
         if damaged and not best:
@@ -188,14 +198,19 @@ class CheckpointStore:
         """
         checkpoints, unreadable = self._read_manifests()
         damaged = dict(unreadable)
+        for error in damaged.values():
+            if isinstance(error, UnreadableError):
+                raise error
         first_valid = None
         for checkpoint in ordered(checkpoints):
             try:
                 first_valid = self._verified(checkpoint, loads)
                 break
-            except DamagedError as found:
-                if not checkpoint.path.exists():  # its writer has deleted it: list again
+            except (DamagedError, UnreadableError) as found:
+                if not os.path.lexists(checkpoint.path):  # its writer has deleted it: list again
                     return self._first_valid(ordered, loads)
+                if isinstance(found, UnreadableError):
+                    raise
                 damaged[checkpoint.path] = found
         for error in damaged.values():
             log.warning("damaged checkpoint: %s", error)
@@ -204,28 +219,31 @@ class CheckpointStore:
     def prune(self, saving: Saving) -> list[str]:
         """Delete the checkpoints that `saving` does not keep; return their names.
 
-        The manifest goes first: files without one are not a checkpoint.
         Raises OutputError.
         """
         dropped = self.checkpoints_to_prune(saving)
-        for checkpoint in dropped:
+        self._delete(dropped)
+        return [checkpoint.name for checkpoint in dropped]
+
+    def _delete(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Delete checkpoints, manifests first: files without one are not a checkpoint."""
+        for checkpoint in checkpoints:
             remove(checkpoint.path)
-        if dropped:
+        if checkpoints:
             # Else a power failure could bring back a manifest whose data files are gone.
             sync_folder(self.folder)
-        for checkpoint in dropped:
+        for checkpoint in checkpoints:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
             self._signatures.pop(checkpoint.manifest[CHECKSUM], None)
             self._listed.pop(checkpoint.path, None)
-        return [checkpoint.name for checkpoint in dropped]
 
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
         """Return the checkpoints that `saving` does not keep.
 
         A damaged checkpoint must not take the place of a good one, such as that of the best. Since
-        verifying takes time, only those that are kept are verified; if some are damaged, this is
-        repeated without them. The damaged ones are not pruned, but stay for the quarantine.
+        verifying takes time, only those that are kept are verified; if some are damaged or cannot
+        be read, this is repeated without them. They are not pruned.
         """
         damaged: list[Checkpoint] = []
         while True:
@@ -245,9 +263,9 @@ class CheckpointStore:
         return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:
-        """Read a checkpoint's files, and remember them; return it. Raises DamagedError.
+        """Read a checkpoint's files, and remember them; return it. Raises as `load_all` does.
 
-        loads: whether to load them, too; raises CheckpointError as `Checkpoint.load_all` does.
+        loads: whether to load them, too.
         """
         # Taken before they are read, so that a file that changes meanwhile has another one.
         signatures = _file_signatures(checkpoint)
@@ -274,25 +292,26 @@ class CheckpointStore:
             return True
         try:
             self._verified(checkpoint)
-        except DamagedError as error:
-            log.warning("damaged checkpoint: %s", error)
+        except (DamagedError, UnreadableError) as error:
+            kind = "damaged" if isinstance(error, DamagedError) else "unreadable"
+            log.warning("%s checkpoint: %s", kind, error)
             return False
         return True
 
     def find_damaged(self) -> dict[Path, CheckpointError]:
-        """Verify every checkpoint; return, by manifest, why the damaged ones cannot be used.
+        """Verify every checkpoint; return, by manifest, why some cannot be used.
 
-        Moves nothing.
+        They are damaged, or cannot be read. Moves nothing.
         """
         checkpoints, unreadable = self._read_manifests()
         errors = dict(unreadable)
         for checkpoint in checkpoints:
             try:
                 checkpoint.verify()
-            except DamagedError as error:
+            except (DamagedError, UnreadableError) as error:
                 errors[checkpoint.path] = error
         # If a manifest is gone by now, training has deleted the checkpoint: it is not damaged.
-        return {path: error for path, error in errors.items() if path.exists()}
+        return {p: e for p, e in errors.items() if isinstance(e, UnreadableError) or p.exists()}
 
     def orphaned_files(self) -> list[Path]:
         """Return the files that belong to no checkpoint: temporary ones, and unlisted data.
@@ -364,11 +383,3 @@ def _are_older(signatures: FileSignatures, checkpoint: Checkpoint) -> bool:
         size == entry["size"] and modified < written and changed <= written
         for (size, modified, changed, _), entry in zip(signatures, entries)
     )
-
-
-def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:
-    """Return whether there is a manifest that lists exactly these files, with these contents."""
-    try:
-        return bool(read_manifest(manifest).manifest["files"] == entries)
-    except CheckpointError:
-        return False

@@ -7,7 +7,7 @@ from typing import Any, Union
 from paddle import nn
 
 from paddle_mnist.checkpoint.names import find_weights
-from paddle_mnist.checkpoint.statefile import SavedState
+from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
 from paddle_mnist.nn.state_dict import (
     IncompatibleKeys,
     compare_entries,
@@ -17,12 +17,15 @@ from paddle_mnist.nn.state_dict import (
 from paddle_mnist.system.files import PendingFile
 
 
-def write_weights(path: Path, weights: Mapping[str, Any]) -> None:
-    """Write a state_dict as `paddle.save` does, completely or not at all. Raises OutputError."""
+def write_weights(path: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a state_dict as `paddle.save` does; return the file's size and SHA-256.
+
+    Completely or not at all. Raises OutputError.
+    """
     with PendingFile(path) as file:
-        SavedState(weights).write_to(file)
-        file.finish()
+        entry = write_and_hash(file, SavedState(weights))
         file.publish()
+    return entry
 
 
 def load(path: Union[str, Path], run: Union[str, Path, None] = None) -> dict[str, Any]:

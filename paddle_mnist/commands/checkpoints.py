@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.manifest import UnreadableError
 from paddle_mnist.checkpoint.names import exists, find_run
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import best_first
@@ -97,9 +98,11 @@ def _verify(args: argparse.Namespace) -> None:
     lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
     print(printable("\n".join(lines)))
     if damage or not whole:
+        unread = sum(isinstance(error, UnreadableError) for error in damage.values())
         raise CheckpointError(
-            f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
-            "training quarantines the damaged ones, and resumes from the newest that is whole"
+            f"{store.folder}: {len(damage) - unread} checkpoints are damaged, "
+            f"{f'{unread} cannot be read, ' if unread else ''}{len(whole)} are whole; a training "
+            "quarantines the damaged ones, and resumes from the newest that is whole"
         )
 
 

@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
-from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.store import SPARE, CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
@@ -118,7 +118,8 @@ def load_persistables(
     Raises CheckpointError, with a diff, unless all of it fits. Do not use the model and the
     optimizer after that.
     """
-    checkpoint = read_manifest(Path(dirname, f"{PERSISTABLES}.json"))
+    spare = Path(dirname, f"{PERSISTABLES}{SPARE}.json")  # of a save that was killed
+    checkpoint = read_manifest(spare if spare.exists() else Path(dirname, f"{PERSISTABLES}.json"))
     saved_class, own_class = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
     if saved_class != own_class:
         raise CheckpointError(

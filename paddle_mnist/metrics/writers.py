@@ -67,12 +67,16 @@ class JsonlWriter:
     out, so that the file of a resumed run equals that of an uninterrupted one, except for `time`.
     When the disk is full, lines are written later; `close` raises OutputError if that failed.
 
-    `lines` counts the lines of the file, including those of earlier starts.
     """
 
     def __init__(self, path: Path):
-        self.lines = len(_lines(path))
+        self._earlier = len(_lines(path))
         self.journal = Journal(path)
+
+    @property
+    def lines(self) -> int:
+        """The number of lines in the file, including those of earlier starts."""
+        return self._earlier + self.journal.lines
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         epoch = state.epoch if state.position else state.epoch - 1
@@ -88,7 +92,6 @@ class JsonlWriter:
             if not tag.startswith("speed/")
         ]
         self.journal.append("".join(f"{json.dumps(line)}\n" for line in lines))
-        self.lines += len(lines)
 
     def close(self) -> None:
         self.journal.close()
@@ -98,12 +101,14 @@ def cut_jsonl(source: Path, path: Path, state: TrainState, count: int) -> None:
     """Write to `path` the lines of `source` that a run resuming from `state` does not write again.
 
     Leaves out damaged lines. source: a `metrics.jsonl`, perhaps `path` itself. count: lines of the
-    file when the state was saved.
+    file when the state was saved; a disk that was full took others, of earlier steps, later.
     """
     kept = [
         line + b"\n"
         for number, (line, row) in enumerate(read_jsonl(source))
-        if row and number < count and not _is_written_again(state, row["step"], row["tag"])
+        if row
+        and (number < count or row["step"] < state.step)
+        and not _is_written_again(state, row["step"], row["tag"])
     ]
     write_atomically(path, b"".join(kept))
 

@@ -248,10 +248,13 @@ class Journal:
     Lines that the disk does not take stay in memory, with one warning, until the next line.
     Raises OutputError if the file cannot be opened, and from `close` if something is still
     unwritten then.
+
+    lines: (attribute) the number of lines that it has written.
     """
 
     def __init__(self, path: Path):
         self.path = path
+        self.lines = 0
         with writing(path):
             self._descriptor: Optional[int] = open_own(path, _WRITE | os.O_APPEND)
         self._unwritten = b""
@@ -272,11 +275,19 @@ class Journal:
                     remedy(error),
                 )
 
+    def sync(self) -> None:
+        """Force the lines that the disk takes to it. Raises OutputError."""
+        self.append("")
+        with writing(self.path):
+            os.fsync(self._descriptor or 0)
+
     def _write(self) -> None:
         if self._descriptor is None:
             raise ValueError(f"{self.path}: the journal is closed; expected an open one")
         while self._unwritten:
-            self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]
+            size = os.write(self._descriptor, self._unwritten)
+            self.lines += self._unwritten.count(b"\n", 0, size)
+            self._unwritten = self._unwritten[size:]
         self._failing = False
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import read_extra
+from paddle_mnist.checkpoint.names import final_values
 from paddle_mnist.checkpoint.run import RunDirectory
-from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
@@ -325,8 +325,8 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
 
     The caller's model and other objects get the values that they had at the end of the run.
     """
-    model, world, extra = training.model, training.world, training.extra
-    world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
+    model, world, extra, run = training.model, training.world, training.extra, training.run
+    world.run_on_main(lambda: load_weights(model, final_values(run), result.weights))
     world.broadcast(model.state_dict().values())
     checkpoint = training.resumed_from
     assert checkpoint is not None  # `result_so_far` has found it
@@ -339,7 +339,6 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
         for callback in training.callbacks:
             callback.already_finished(training, result)
     compared = [*code_comparison(training, checkpoint)]
-    run = training.run
     log.info(
         "this run is finished; to train longer, raise epochs and use %s; %s; %s compared",
         spelled("override", "epochs"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, UnreadableError
 from paddle_mnist.checkpoint.mirror import UnreachableError
 from paddle_mnist.checkpoint.names import find_checkpoint, find_pair, newest_pair
 from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
@@ -90,6 +90,8 @@ def _newest_on_disk(run: RunDirectory) -> Optional[Checkpoint]:
     """Return the newest checkpoint on this machine that is intact, loaded, if there is any."""
     try:
         return run.checkpoints.load_newest()
+    except UnreadableError:  # it may be newer than the mirror
+        raise
     except CheckpointError as error:  # there may be a good one in the mirror
         log.warning("%s", error)
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import NOT_SAVED, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.seeding import SEEDING
@@ -134,7 +134,7 @@ def train_epochs(training: Training) -> None:
         finally:
             training.loader.close()
         weights = training.average.weights(training.model)
-        training.world.run_on_main(lambda: write_weights(run.weights, weights))
+        run.weights_file = training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
 
 def _checkpointer(training: Training) -> Checkpointer:
@@ -159,6 +159,7 @@ def _checkpointer(training: Training) -> Checkpointer:
         extra=training.extra,
         saves_inside_epochs=training.loader.resumes_inside_epochs,
         mirror=run.mirror,
+        not_saved=[*checkpoint.manifest.get(NOT_SAVED, ())] if checkpoint else [],
     )
 
 
@@ -192,15 +193,19 @@ def _take_best(training: Training) -> Checkpoint:
             f"{run.path}: the run ends with its best checkpoint, but no evaluation gave a value of "
             f"{state.monitor}; evaluate before training stops"
         )
-    if not best or best.step != state.best[0]:
+    is_best = best and best.step == state.best[0]
+    not_saved = run.checkpoints.all()[-1].manifest.get(NOT_SAVED, ()) if best else ()
+    if not best or not (is_best or state.best[0] in not_saved):
         raise CheckpointError(
             f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(training.model, best.load(PARAMS), best.path)
-    write_weights(run.weights, training.model.state_dict())
+    run.weights_file = write_weights(run.weights, training.model.state_dict())
     epoch = best.state.epoch + (best.state.position > 0)
-    log.info(
-        "the best of %d evaluations is that of epoch %d (%s)", len(state.scores), epoch, best.name
-    )
+    if not is_best:
+        log.warning("the best checkpoint, of step %d, could not be saved", state.best[0])
+    which = "best" if is_best else "best saved one"
+    count = len(state.scores)
+    log.info("the %s of %d evaluations is that of epoch %d (%s)", which, count, epoch, best.name)
     return best

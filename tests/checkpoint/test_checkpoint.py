@@ -302,14 +302,19 @@ def test_newest_and_best_while_another_process_prunes_find_a_whole_checkpoint(st
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["new", "over an older one"])
-def test_commit_that_fails_half_way_leaves_no_checkpoint_of_its_name(store, older):
+def test_commit_that_fails_half_way_leaves_no_half_of_a_checkpoint(store, older):
+    """Over an older one, the new one is whole under a second name, until the next commit."""
     commit(store, [None, None] if older else [None])
     (store.folder / "mnist_epoch1.pdopt").unlink(missing_ok=True)
     (store.folder / "mnist_epoch1.pdopt").mkdir()  # in the way of the second file
     with pytest.raises(OutputError, match=r"mnist_epoch1\.pdopt: cannot write"):
         store.commit("mnist_epoch1", {**BYTES, PARAMS: b"new"}, state_of(2))
-    assert [c.name for c in store.all()] == ["mnist_epoch0"]
-    assert store.newest().name == "mnist_epoch0" and not list(store.folder.glob(".*"))
+    assert [c.name for c in store.all()] == ["mnist_epoch0", *["mnist_epoch1_new"][:older]]
+    assert store.newest() == store.all()[-1] and not list(store.folder.glob(".*"))
+    (store.folder / "mnist_epoch1.pdopt").rmdir()
+    store.commit("mnist_epoch1", BYTES, state_of(2))
+    assert [c.name for c in store.all()] == ["mnist_epoch0", "mnist_epoch1"]
+    assert store.orphaned_files() == [] and store.find_damaged() == {}
 
 
 def test_extra_entries_of_a_manifest_do_not_replace_its_own(store):

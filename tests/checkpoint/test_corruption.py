@@ -4,6 +4,8 @@ The damaged ones are of a small net with an averaged copy of its weights, so of 
 `golden/format-N` hold a checkpoint of each format that is read, to be read forever.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -19,7 +21,15 @@ from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import FORMAT, OPTIMIZER, PARAMS, TRAINING, read_manifest
+from paddle_mnist.checkpoint.manifest import (
+    FORMAT,
+    OPTIMIZER,
+    PARAMS,
+    TRAINING,
+    UnreadableError,
+    read_manifest,
+)
+from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError
@@ -179,6 +189,57 @@ def test_damaged_checkpoint_is_quarantined_and_the_one_before_used(folder, lines
     assert newest.name == OLDER and (newest.step, newest.state.epoch) == (1, 1)
     assert contents(folder) == {n: d for n, d in good.items() if n.startswith(OLDER)}
     assert contents(folder / "quarantine" / f"{NEWER}.1") == damaged  # nothing is lost
+
+
+@contextlib.contextmanager
+def refused(path, code):
+    """Opening a file raises an error, as that of a network file system may."""
+
+    def open_others(other, *rest, **options):
+        if os.fspath(other) == os.fspath(path):
+            raise OSError(code, os.strerror(code))
+        return opened(other, *rest, **options)
+
+    opened = os.open
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", open_others)
+        yield
+
+
+@contextlib.contextmanager
+def broken(path):
+    """Opening a file succeeds, and reading it raises EIO: nothing is mapped at address 0."""
+    aside = path.rename(path.with_name("aside"))
+    path.symlink_to("/proc/self/mem")
+    yield
+    aside.replace(path)
+
+
+READ_ERRORS = {
+    "Input/output error": broken,
+    "Stale file handle": partial(refused, code=errno.ESTALE),
+    "Too many open files": partial(refused, code=errno.EMFILE),
+    "Permission denied": partial(refused, code=errno.EACCES),
+}
+
+
+@pytest.mark.parametrize("suffix", [PARAMS, TRAINING, MANIFEST])
+@pytest.mark.parametrize("reason", READ_ERRORS)
+def test_file_that_cannot_be_read_is_not_damaged_and_ends_the_run(folder, reason, suffix, lines):
+    """It may be the newest or the best, so that none other is used, and it stays."""
+    good, path = contents(folder), folder / f"{NEWER}{suffix}"
+    store = CheckpointStore(folder)
+    with READ_ERRORS[reason](path):
+        for read in (store.newest, store.load_newest, store.best):
+            with pytest.raises(CheckpointError, match=rf": cannot be read \({reason}\)") as caught:
+                read()
+            assert caught.value.exit_code == 4 and str(caught.value).startswith(f"{path}: ")
+            assert "\n" not in str(caught.value) and lines() == []
+        (error,) = store.find_damaged().values()
+        assert isinstance(error, UnreadableError)
+        assert store.prune(Saving(keep_last=1, keep_best=0)) == []
+    assert contents(folder) == good
+    assert store.load_newest().name == store.best().name == NEWER
 
 
 def test_run_whose_checkpoints_are_all_damaged_raises_exit_4(folder):

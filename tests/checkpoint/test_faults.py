@@ -9,6 +9,7 @@ training started again must end with the bits of the unbroken one.
 import contextlib
 import errno
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -297,8 +298,8 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
 # ------------------------------------------------------------------ the power fails
 
 
-def commit(store: CheckpointStore, epoch: int) -> None:
-    values = {PARAMS: epoch, OPTIMIZER: -epoch}
+def commit(store: CheckpointStore, epoch: int, value: float = 0) -> None:
+    values = {PARAMS: value or epoch, OPTIMIZER: -(value or epoch)}
     files = {suffix: SavedState({"w": np.full(9, value)}) for suffix, value in values.items()}
     store.commit(f"mnist_epoch{epoch - 1}", files, TrainState(epoch=epoch, step=10 * epoch))
 
@@ -319,7 +320,13 @@ def quarantine_and_save(store: CheckpointStore) -> None:
         store.prune(ONE)
 
 
-@pytest.mark.parametrize("history", [save_four, quarantine_and_save])
+def save_again(store: CheckpointStore) -> None:
+    """The only one is replaced by another of its name, and that one again."""
+    for value in range(1, 5):
+        commit(store, 1, value)
+
+
+@pytest.mark.parametrize("history", [save_four, quarantine_and_save, save_again])
 def test_power_fails_at_any_point(tmp_path, history):
     """Everything that `Disk` says may be left, after each operation; equal folders once."""
     folder = tmp_path / "disk"
@@ -370,6 +377,27 @@ def test_power_fails_after_a_save_that_followed_a_failed_one(tmp_path):
 
 
 # ------------------------------------------------------------------ a disk that is really full
+
+
+def test_manifest_counts_the_lines_of_the_history_that_are_on_the_disk(tmp_path):
+    """Else a run that resumes after a power failure has gaps or lines twice."""
+    run, forced, counted = tmp_path / "run", [0], []
+
+    def note(operation):
+        lines = (run / "metrics.jsonl").read_bytes().count(b"\n") if forced[1:] else 0
+        if operation.call == "fsync" and operation.path.name == "metrics.jsonl":
+            forced.append((run / "metrics.jsonl").read_bytes().count(b"\n"))
+        elif operation.call == "replace" and operation.target.match("checkpoints/*.json"):
+            counted.append(json.loads((run / operation.path).read_text())["metrics_lines"])
+            assert counted[-1] == forced[-1] == lines
+
+    run.mkdir()
+    with watched(run, note) as done:
+        train("Adam", run)
+    assert len(counted) == 3 and counted[0] == 0 < counted[1] < counted[2]
+    calls = [(operation.call, str(operation.path)) for operation in done]
+    made = calls.index(("open", "metrics.jsonl"))
+    assert ("fsync", ".") in calls[made : calls.index(("fsync", "metrics.jsonl"))]
 
 
 @pytest.mark.slow

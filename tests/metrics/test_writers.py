@@ -1,6 +1,7 @@
 """Log lines, `metrics.jsonl`, and the progress bar on a terminal."""
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -13,6 +14,7 @@ import termios
 
 import forked
 from conftest import ROOT
+from faulty_disk import fail, watched
 
 from paddle_mnist.metrics.console import LogWriter, console_logs, log, log_to_console
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
@@ -84,6 +86,27 @@ def test_jsonl_writer_writes_one_object_a_line_and_no_speeds(tmp_path):
     writer.close()
 
 
+def test_jsonl_writer_counts_the_lines_in_the_file(tmp_path):
+    """On a disk that fills up within the third of five lines, and is emptied later."""
+
+    def fill_up(operation):
+        taken.append(operation)
+        if operation.call == "write" and len(taken) > 2:  # opened, and half of the lines written
+            fail(errno.ENOSPC)(operation)
+
+    path, taken = tmp_path / "metrics.jsonl", []
+    path.write_text('{"step": 1, "tag": "t", "value": 1}\n')
+    with watched(tmp_path, fill_up):
+        writer = JsonlWriter(path)
+        writer.write(IN_EPOCH, dict.fromkeys("abcde", 0.5))
+        assert writer.lines == path.read_bytes().count(b"\n") == 1 + 2
+        writer.journal.sync()
+        assert writer.lines == 1 + 2
+    writer.journal.sync()
+    assert writer.lines == path.read_bytes().count(b"\n") == 1 + 5
+    writer.close()
+
+
 def test_cut_jsonl_keeps_whole_lines_up_to_the_count(tmp_path):
     path, line = tmp_path / "metrics.jsonl", b'{"step": %d, "tag": "t", "value": 1}\n'
     for text, count, left in (
@@ -92,7 +115,8 @@ def test_cut_jsonl_keeps_whole_lines_up_to_the_count(tmp_path):
         (b"[" * 10**5 + b"\n" + line % 1, 99, [1]),
         (line % 5 + line % 12 + b'{"step": 3, "val', 99, [5, 12]),
         (line % 5 + line % 9, 1, [5]),
-        (line % 5, 0, []),
+        (line % 9, 0, []),
+        (line % 5 + line % 9, 0, [5]),  # the disk took them after the state was saved
     ):
         path.write_bytes(text)
         cut_jsonl(path, path, TrainState(step=9), count)

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import errno
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import paddle
 import pytest
 from conftest import ROOT
+from faulty_disk import fail, takes_space, watched
 from fit_rows import (
     SAMPLES,
     Points,
@@ -36,7 +38,7 @@ from paddle_mnist import (
     fit,
     is_rehearsal,
 )
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.plots.history import read_history
 
 ROW = "SGD with clipping"  # five steps an epoch
@@ -277,6 +279,40 @@ def test_more_patience_continues_a_training_and_less_ends_it_where_it_stands(tmp
     assert train_patiently(2, run).stopped == "already finished"
     with pytest.raises(ConfigError, match="early_stop_patience: 2 in the run, 3 now"):
         train_patiently(3, run)
+
+
+@pytest.mark.parametrize("stop_at", [None, 7])
+def test_run_whose_best_checkpoint_could_not_be_saved_ends_with_the_best_that_was(
+    stop_at, tmp_path, lines
+):
+    """The disk is full at the end of the first epoch, the best of three."""
+
+    def refuse(operation):
+        if operation.path.name.startswith(".model_epoch0.") and takes_space(operation):
+            fail(errno.ENOSPC)(operation)
+
+    with watched(tmp_path, refuse):
+        if stop_at:
+            with pytest.raises(ProgramError):
+                callbacks = [EarlyStopping(2), StopsAt(stop_at, stop)]
+                train(ROW, tmp_path, callbacks=callbacks, **WORSE)
+        result = train_patiently(2, tmp_path)
+    scores = dict(zip(*history(tmp_path, "valid/loss")))
+    assert min(scores, key=scores.get) == 5 and result.epochs == 3
+    best = min((10, 15), key=scores.get)
+    assert result.checkpoint.name == f"model_epoch{best // 5 - 1}"
+    assert result.metrics["valid/loss"] == scores[best]
+    assert "the best checkpoint, of step 5, could not be saved" in lines()
+    assert train_patiently(2, tmp_path).stopped == "already finished"
+
+
+def test_run_whose_best_checkpoint_is_gone_raises(tmp_path):
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path, callbacks=[EarlyStopping(2), StopsAt(7, stop)], **WORSE)
+    for path in tmp_path.glob("checkpoints/model_epoch0.*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="the best checkpoint is missing"):
+        train_patiently(2, tmp_path)
 
 
 def test_early_stopping_asks_for_a_patience_of_which_none_never_stops(tmp_path):

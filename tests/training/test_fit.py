@@ -51,6 +51,31 @@ def kept(folder):
     return {path.stem for path in folder.glob("checkpoints/*.json")}
 
 
+def test_fit_finished_run_whose_weights_are_damaged_raises_what_to_do(tmp_path):
+    result = train("Adam", tmp_path)
+    expected, data = load(result.weights), bytearray(result.weights.read_bytes())
+    data[bytes(data).index(expected["0.weight"].tobytes()) + 3] ^= 0x40
+    result.weights.write_bytes(data)
+    what_to_do = r"damaged, .*result\.json; move it away"
+    for read in (lambda: train("Adam", tmp_path), lambda: load(result.weights)):
+        with pytest.raises(CheckpointError, match=what_to_do) as caught:
+            read()
+        assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
+
+    # Version 1.0 recorded no SHA-256: then the weights are those of the checkpoint.
+    entries = json.loads((tmp_path / "result.json").read_text())
+    assert entries.pop("weights_file")["size"] == len(data)
+    (tmp_path / "result.json").write_text(json.dumps(entries))
+    net = perceptron()
+    assert train("Adam", tmp_path, model=net).stopped == "already finished"
+    for name, array in net.state_dict().items():
+        assert np.array_equal(array.numpy(), expected[name])
+
+    result.weights.unlink()
+    assert bits(train("Adam", tmp_path)) == bits(result)
+    assert all(np.array_equal(array, expected[n]) for n, array in load(result.weights).items())
+
+
 def test_fit_finished_run_returns_its_result_and_rebuilds_lost_files(tmp_path, lines):
     first = train(ROW, tmp_path)
     assert (first.stopped, first.epochs, first.steps) == ("finished", 2, 10)
