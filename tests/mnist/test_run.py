@@ -164,6 +164,17 @@ def test_override_trains_with_the_new_rate(train, trained):
     assert rates[-3:] == [0.002] * 3 and 0.002 not in rates[:-3]
 
 
+def test_schedule_of_ones_own_resumes_and_may_not_change(train, tmp_path):
+    args = "--lr_schedule polynomial --power 2 --decay_steps 4 --cycle --log_every 1".split()
+    train(*args, "--output", "unbroken")
+    train(*args, "--max_steps", "7", "--output", "broken")
+    error = train(*args, "--power", "1", "--output", "broken", expect=2).stderr
+    assert "  power: 2.0 in the run, 1.0 now" in error
+    train(*args, "--output", "broken", "--override", "max_steps")
+    for tag in ("train/lr", "train/loss"):
+        assert metrics(tmp_path / "broken", tag) == metrics(tmp_path / "unbroken", tag)
+
+
 def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):
     kept = {path.name: path.read_bytes() for path in (trained / "checkpoints").iterdir()}
     train("--fresh", "--weight_decay_layers", "nope", expect=2)
