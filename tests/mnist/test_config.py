@@ -139,6 +139,7 @@ def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
         (["--epoch", "3"], "did you mean --epochs?"),
         (["--optimizer", "adma"], "did you mean 'adam'?"),
         (["--end_lr", "5"], "end_lr is 5.0"),
+        (["--name", "a/b"], "name is 'a/b'; expected the first part of a file name"),
         (["--power", "2"], "power is 2.0, but lr_schedule is 'onecycle'; expected"),
         (["--lr_schedule", "cosine", "--decay_steps", "9"], "decay_steps is 9, but lr_schedule is"),
         (["--lr_schedule", "polynomial", "--cycle"], "cycle is on without decay_steps"),
