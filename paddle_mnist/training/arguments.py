@@ -146,7 +146,7 @@ class FitArguments(Options):
     monitor: Optional[str] = option(flat="")
     mode: Optional[Literal["max", "min"]] = option(flat="")
     device: str = option(
-        help="cpu, gpu:0 or xpu:0; auto: the first GPU, or the CPU if there is none",
+        help="cpu, gpu:0, xpu:0, npu:0, ...; auto: the first GPU, or the CPU if there is none",
         heading="device",
     )
     resume: str = option(

@@ -242,7 +242,12 @@ def test_named_run_resumes_and_is_found_by_all_that_reads_it(
     [
         ("--data bad.json.gz", 3, "bad.json.gz"),
         ("--weight_decay_layers fc2", 2, "did you mean 'fc'?"),
-        ("--device tpu", 5, "auto, cpu"),
+        (
+            "--device tpu:0",
+            5,
+            "but the installed Paddle is built for cpu; expected auto, cpu",
+        ),
+        ("--device npu --nprocs 2", 2, "device is 'npu', one for 2 processes"),
         ("--device cpu --amp O1", 5, "amp"),
         ("--learning_rate 1e30 --optimizer sgd", 6, "epoch 1, step"),
         ("--output taken", 7, "taken: cannot write"),
