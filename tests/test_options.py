@@ -45,6 +45,7 @@ PARSED = {
     "visualdl": st.lists(st.sampled_from(PAGES), unique=True).map(
         lambda names: tuple(name for name in PAGES if name in names)
     ),
+    "lr_schedule": st.just("polynomial"),  # which takes the options of all others
 }
 
 

@@ -73,21 +73,48 @@ def add_train_options(parser: Parser) -> None:
             )
 
 
-def add_option(group: Any, name: str, flat_option: FlatOption, value: Any) -> None:
-    """Add an option to a parser or one of its groups. value: its default, for the help."""
+def add_option(
+    group: Any, name: str, flat_option: FlatOption, value: Any, absent: Any = argparse.SUPPRESS
+) -> None:
+    """Add an option to a parser or one of its groups.
+
+    value: its default, for the help. absent: what the arguments have if it is not given.
+    """
     value = ",".join(map(str, value)) if isinstance(value, list) else value
     value = str(value).lower() if isinstance(value, bool) else value
     default = "" if value in (None, "") else f" [{value}]"
     bare = flat_option.declared.bare  # the value of an option without one
+    group = group.add_mutually_exclusive_group() if name == "device" else group
     group.add_argument(
         f"--{name}",
         *([f"--{ALIASES[name]}"] if name in ALIASES else []),
         dest=name,
-        default=argparse.SUPPRESS,
+        default=absent,
         metavar=flat_option.metavar,
         help=f"{flat_option.help}{default}",
         **({"nargs": "?", "const": bare} if bare else {}),
     )
+    if name == "device":
+        group.add_argument(
+            "--gpu_id",
+            dest=name,
+            type=_device_of_gpu,
+            default=argparse.SUPPRESS,
+            metavar="N",
+            help="device gpu:N, as Paddle's FAQ writes it",
+        )
+
+
+def add_device_option(parser: Parser) -> None:
+    """Add the device to a command that does not train; by default "auto"."""
+    add_option(parser, "device", FLAT_OPTIONS["device"], "auto", absent="auto")
+
+
+def _device_of_gpu(number: str) -> str:
+    """Return the name of the device with the number of a GPU."""
+    if not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{number!r}; expected the number of a GPU, such as 2")
+    return f"gpu:{number}"
 
 
 def train_config(args: argparse.Namespace) -> TrainConfig:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paddle_mnist.commands import Parser, command
+from paddle_mnist.commands._train_options import add_device_option
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
 from paddle_mnist.mnist.arrays import SPLIT_NAMES, noun_of
 from paddle_mnist.system.devices import require_paddle
@@ -19,7 +20,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--split", default="eval", choices=SPLIT_NAMES, help="split to evaluate on [eval]"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
+    add_device_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     weights = named_weights(args)

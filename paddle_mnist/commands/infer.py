@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddle_mnist.commands import Parser, command
+from paddle_mnist.commands._train_options import add_device_option
 from paddle_mnist.commands._weights import KINDS, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError, PicturesError
 from paddle_mnist.system.devices import require_paddle
@@ -83,7 +84,7 @@ def _parser() -> Parser:
         "--example", action="store_true", help="read the picture that comes with the package"
     )
     add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model", first=False)
-    parser.add_argument("--device", default="auto", help="auto, cpu or gpu:0 [auto]")
+    add_device_option(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list")
     form.add_argument("--csv", action="store_true", help="print comma-separated values")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from paddle_mnist.checkpoint.names import find_run
 from paddle_mnist.commands import Parser, command
+from paddle_mnist.commands._train_options import add_device_option
 from paddle_mnist.mnist.figures import DIGIT_FIGURES
 from paddle_mnist.options import split_names
 from paddle_mnist.plots.figure import COMPARED_FILES
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
         metavar="FILES",
         help="comma-separated files from the list below [all]",
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
+    add_device_option(parser)
     args = parser.parse_args(argv)
     require_paddle()
     from paddle_mnist.mnist.run_figures import plot_runs

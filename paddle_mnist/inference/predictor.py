@@ -100,7 +100,7 @@ class Predictor:
     """Runs an exported model of any net; any number of threads may call `run` at once.
 
     folder: what `export_layer` wrote, in Paddle's format or as ONNX.
-    device: "auto", "cpu" or "gpu:N", for Paddle's format; ONNX runs on the CPU.
+    device: "auto", "cpu" or another, as for `fit`, for Paddle's format; ONNX runs on the CPU.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. batch_size: the largest number of samples
         computed at once, which bounds the memory.
@@ -318,6 +318,11 @@ def _start_paddle(
     kind, _, number = select_device(device).partition(":")
     if kind == "gpu":
         config.enable_use_gpu(GPU_MEMORY_MB, int(number or 0))
+    elif kind == "xpu":
+        config.enable_xpu()
+        config.set_xpu_device_id(int(number or 0))
+    elif kind != "cpu":
+        config.enable_custom_device(kind, int(number or 0))
     else:
         config.set_cpu_math_library_num_threads(threads)
     try:

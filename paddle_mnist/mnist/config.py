@@ -44,7 +44,7 @@ from paddle_mnist.training.bundled import Console, EarlyStopping, Figures, Profi
 
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # Entries beside the options, which `fit` records for every run.
-RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid", *TASK)
+RECORDED = (TRAINED_WITH, "monitor", "mode", "parameters", "valid", *TASK)
 
 
 class TrainConfig:
@@ -55,8 +55,8 @@ class TrainConfig:
     with what was expected.
 
     The groups are the attributes, such as `saving.every_steps` for `save_every_steps`; `epochs`,
-    `batch_size`, `seed`, `output`, `device`, `resume`, `start_epoch` and `override` are attributes
-    by themselves.
+    `batch_size`, `seed`, `output`, `name`, `device`, `resume`, `start_epoch` and `override` are
+    attributes by themselves.
     """
 
     # The groups, in the order of `--help`
@@ -84,6 +84,7 @@ class TrainConfig:
     batch_size: int
     seed: int
     output: Optional[str]
+    name: str
     device: str
     resume: str
     start_epoch: Optional[int]

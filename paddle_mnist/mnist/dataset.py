@@ -4,18 +4,33 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 
 from paddle_mnist.data.sampler import require_batch_size
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import CLASSES, Split
+from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split
 from paddle_mnist.mnist.images import Images, open_data
 from paddle_mnist.parallel.world import World, current_world
 
 Batches = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+class _Rows(Sequence[np.ndarray]):
+    """The images of a dataset as rows, float32 [784], made when they are read."""
+
+    def __init__(self, dataset: "MnistDataset"):
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a row, or the rows of a slice, float32 [N, 784]."""
+        pixels = self._dataset._split.take(slice(len(self))).pixels(index)
+        return pixels.reshape(*pixels.shape[:-2], SIZE * SIZE)
 
 
 class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's has none
@@ -26,9 +41,12 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         the `Images` that `open_data` returned.
     limit: keep only the first N images, in the order of the source (see `limit_warning`).
 
-    Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1].
+    Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1]. As in the tutorial's class,
+    `imgs` and `labels` are those of the split, and `IMG_ROWS` and `IMG_COLS` the size of an image.
     Raises DataError, and ConfigError for a limit below 1.
     """
+
+    IMG_ROWS = IMG_COLS = SIZE
 
     def __init__(
         self,
@@ -57,6 +75,16 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
     @property
     def _split(self) -> Split:  # not an attribute, as another process opens the images again
         return self.data[self.mode]
+
+    @property
+    def imgs(self) -> Sequence[np.ndarray]:
+        """The images as rows, float32 [784] in 0..1, converted when they are read."""
+        return _Rows(self)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels, int64 [N]."""
+        return self._split.labels[: self._length].astype(np.int64)
 
     @property
     def available(self) -> int:

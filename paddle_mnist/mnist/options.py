@@ -165,6 +165,15 @@ class OptimizerOptions(Options):
     end_lr: NotNegative = option(
         0.0, "learning rate at the last step (not used by constant)", must_match=True
     )
+    decay_steps: Optional[Count] = option(
+        None, "steps from learning_rate to end_lr (polynomial only); default: all", must_match=True
+    )
+    power: Positive = option(
+        1.0, "exponent of the decay (polynomial only); 1: a straight line", must_match=True
+    )
+    cycle: bool = option(
+        False, "after decay_steps rise to a half, later to a third, ...", must_match=True
+    )
     momentum: Fraction = option(0.9, "momentum (optimizer momentum only)", must_match=True)
     weight_decay: NotNegative = option(
         5e-4, "L2 coefficient; with adamw decoupled weight decay", must_match=True
@@ -182,6 +191,15 @@ class OptimizerOptions(Options):
             raise ConfigError(
                 f"end_lr is {self.end_lr}; expected at most the learning_rate, {self.learning_rate}"
             )
+        for name, default in {"decay_steps": None, "power": 1.0, "cycle": False}.items():
+            value = getattr(self, name)
+            if self.lr_schedule != "polynomial" and value != default:
+                raise ConfigError(
+                    f"{name} is {value}, but lr_schedule is {self.lr_schedule!r}; expected "
+                    f"lr_schedule 'polynomial', or {name} {default}"
+                )
+        if self.cycle and not self.decay_steps:
+            raise ConfigError("cycle is on without decay_steps; expected both or neither")
 
     def __call__(self, parameters: "list[paddle.Tensor]") -> "paddle.optimizer.Optimizer":
         from paddle_mnist.mnist.model import PARAMETERS
@@ -229,7 +247,9 @@ class OptimizerOptions(Options):
         """Build the schedule, to be stepped after every batch; step `total_steps - 1` is the last.
 
         constant: learning_rate throughout.
-        polynomial: straight down from learning_rate to end_lr.
+        polynomial: Paddle's `PolynomialDecay`, down from learning_rate to end_lr in `decay_steps`,
+            by default in all steps; straight unless `power` is not 1. With `cycle` it starts over
+            at a half of the way up, a third, and so on.
         cosine: half a cosine from learning_rate to end_lr (Loshchilov & Hutter, "SGDR", 2017).
         onecycle: up from learning_rate/25 to learning_rate in the first 30% of the steps, then
             down to end_lr, along cosines (Smith & Topin, "Super-Convergence", 2018).
@@ -242,7 +262,8 @@ class OptimizerOptions(Options):
         # At step n Paddle's rate is one of n+1 points; its decays end after as many steps.
         last = max(self.total_steps - 1, 1)
         if self.lr_schedule == "polynomial":
-            return lr.PolynomialDecay(rate, decay_steps=last, end_lr=end)
+            steps = self.decay_steps or last
+            return lr.PolynomialDecay(rate, steps, end, self.power, self.cycle)
         if self.lr_schedule == "cosine":
             return lr.CosineAnnealingDecay(rate, T_max=last, eta_min=end)
         return lr.OneCycleLR(

@@ -77,7 +77,7 @@ class DigitPredictor(Predictor):
     folder: a run, a checkpoint, a `.pdparams` file, "latest", "best" or "pretrained", as
         `load_model` takes them; or the folder that `export_model` or the command `export` wrote,
         in Paddle's format or as ONNX.
-    device: "auto", "cpu" or "gpu:N"; ONNX runs on the CPU.
+    device: "auto", "cpu" or another, as for `fit`; ONNX runs on the CPU.
     batch_size: the largest number of images computed at once, which bounds the memory.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. Both are for exported models: weights compute one

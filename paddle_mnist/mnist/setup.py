@@ -75,6 +75,7 @@ def fit_arguments(config: TrainConfig) -> dict[str, Any]:
         "batch_size": config.batch_size,
         "seed": config.seed,
         "output": config.output or DEFAULT_OUTPUT,
+        "name": config.name,
         "monitor": "valid/acc",
         "device": config.device,
         "resume": config.resume,

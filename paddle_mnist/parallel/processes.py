@@ -83,11 +83,13 @@ def _process_count(options: Processes, device: str, batch_size: int) -> int:
     gpus = gpu_count()
     if chosen := chosen_gpus(options.gpus, options.nprocs if options.nprocs > 1 else None):
         return len(chosen)
-    if options.nprocs > 1 and ":" in device:
-        raise ConfigError(
-            f"device is {device!r}, one for {options.nprocs} processes; expected auto or cpu, and "
-            "gpus, such as 0,1, to choose"
-        )
+    if device not in ("auto", "cpu", "gpu"):  # one device, or of a kind that only launch assigns
+        if options.nprocs > 1:
+            raise ConfigError(
+                f"device is {device!r}, one for {options.nprocs} processes; expected auto or cpu, "
+                "and gpus, such as 0,1, to choose; for other devices than GPUs, Paddle's launch"
+            )
+        return 1
     uses_gpus = bool(gpus) and device != "cpu"
     if not options.nprocs:
         return most_processes(options, batch_size, gpus if uses_gpus else usable_cpus())

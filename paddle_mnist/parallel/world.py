@@ -25,6 +25,7 @@ from paddle_mnist.parallel.gloo import Exchanges, connecting, exchanges
 from paddle_mnist.parallel.processes import started_by_launcher
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.devices import device_counts
 from paddle_mnist.system.environment import require_posix_processes
 from paddle_mnist.system.files import warn_once
 
@@ -193,7 +194,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
     heartbeat.guard(hang_timeout + heartbeat.START_SECONDS)
-    _init_parallel_env(device == "cpu")
+    _init_parallel_env(not device_counts().get(device.partition(":")[0].replace("auto", "gpu")))
     exchanges()  # from here on the others can wait for this process
     signals.require_agreement()
     return DistributedWorld(rank, size)
@@ -202,8 +203,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
 @functools.cache
 def _init_parallel_env(on_cpu: bool) -> None:
     """Have Paddle connect this process with the others, once."""
-    has_gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()
-    through_gloo = connecting() if on_cpu or not has_gpu else contextlib.nullcontext()
+    through_gloo = connecting() if on_cpu else contextlib.nullcontext()
     quiet = contextlib.redirect_stderr(io.StringIO())  # Paddle lists its flags
     with through_gloo, quiet, _communication(), signals.ending_at_once():
         distributed.init_parallel_env()

@@ -105,6 +105,22 @@ def gpu_count() -> int:
     return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
 
 
+def device_counts() -> dict[str, int]:
+    """Return how many devices Paddle sees of each kind that it is built for, beside the CPU.
+
+    Kinds such as "npu" are those of plugins, Paddle's custom devices.
+    """
+    import paddle
+
+    counts = {"gpu": gpu_count()} if paddle.is_compiled_with_cuda() else {}
+    if paddle.is_compiled_with_xpu():
+        core: Any = paddle.framework.core  # which has this in builds for XPUs
+        counts["xpu"] = core.get_xpu_device_count()
+    seen = [name.partition(":")[0] for name in paddle.device.get_available_custom_device() or ()]
+    kinds = paddle.device.get_all_custom_device_type() or ()
+    return {**counts, **{kind: seen.count(kind) for kind in kinds}}
+
+
 def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
     """Parse a list of GPUs such as "0,1", one for each process; [] for None or "".
 
@@ -137,29 +153,29 @@ def own_device(name: str) -> str:
 def select_device(name: str = "auto") -> str:
     """Select Paddle's device and return its full name, such as "cpu" or "gpu:0".
 
-    name: "auto" (the first GPU if there is one, else the CPU), "cpu", "gpu[:N]" or "xpu[:N]".
+    name: "auto" (the first GPU if there is one, else the CPU), "cpu", or another kind that Paddle
+        reports, with or without a number, as "gpu:0", "xpu" or "npu:1".
     Raises DeviceError if there is no such device; never falls back to another.
     """
     import paddle
 
-    gpus = gpu_count()
+    counts = device_counts()
     if name == "auto":
-        name = "gpu:0" if gpus else "cpu"
-    if not re.fullmatch(r"cpu|(gpu|xpu)(:\d+)?", name):
-        raise DeviceError(f"device is {name!r}; expected auto, cpu, gpu:N or xpu:N")
+        name = "gpu:0" if counts.get("gpu") else "cpu"
     kind, _, number = name.partition(":")
-    supported = {
-        "cpu": True,
-        "gpu": paddle.is_compiled_with_cuda(),
-        "xpu": paddle.is_compiled_with_xpu(),
-    }
-    if not supported[kind]:
+    is_known = kind in counts and re.fullmatch(r"(:\d+)?", name.removeprefix(kind))
+    if name != "cpu" and not is_known:
+        expected = ["auto", "cpu", *(f"{kind}:N" for kind in counts)]
+        install = {"gpu": f".\n{INSTALL}", "xpu": f".\n{INSTALL_XPU}"}
         raise DeviceError(
-            f"device is {name!r}, but the installed Paddle is built without {kind.upper()}; "
-            f"use device cpu.\n{INSTALL_XPU if kind == 'xpu' else INSTALL}"
+            f"device is {name!r}, but the installed Paddle is built for "
+            f"{', '.join(['cpu', *counts])}; expected {', '.join(expected)}"
+            + ("" if kind in counts else install.get(kind, ""))
         )
-    if kind == "gpu" and int(number or 0) >= gpus:
-        raise DeviceError(f"device is {name!r}, but Paddle sees {gpus} GPUs; use device cpu")
+    if name != "cpu" and int(number or 0) >= counts[kind]:
+        raise DeviceError(
+            f"device is {name!r}, but Paddle sees {counts[kind]} {kind.upper()}s; use device cpu"
+        )
     paddle.device.set_device(name)
     return paddle.device.get_device()
 

@@ -138,11 +138,15 @@ class FitArguments(Options):
         must_match=True,
     )
     output: PathStr = option(help="run directory", heading="run", parse=_parse_output)
-    name: str = option(flat="")
+    name: str = option(
+        help="first part of the names of checkpoints and weights",
+        heading="run",
+        parse=lambda value: value if value == "" else usable_name(value),  # "": the model's
+    )
     monitor: Optional[str] = option(flat="")
     mode: Optional[Literal["max", "min"]] = option(flat="")
     device: str = option(
-        help="cpu, gpu:0 or xpu:0; auto: the first GPU, or the CPU if there is none",
+        help="cpu, gpu:0, xpu:0, npu:0, ...; auto: the first GPU, or the CPU if there is none",
         heading="device",
     )
     resume: str = option(
@@ -179,15 +183,13 @@ class FitArguments(Options):
                 "path of a .pdparams and .pdopt; every checkpoint of a run knows its epoch"
             )
         for name in self.must_match or ():
-            if name in (*ENGINE_OPTIONS, "name", "monitor", "mode"):
+            if name in (*ENGINE_OPTIONS, "monitor", "mode"):
                 raise ConfigError(
                     f"must_match names {name}, which fit already compares if it affects the "
                     "result; use other names"
                 )
 
     def _check_types(self) -> None:
-        if self.name != "":
-            usable_name(self.name)
         for name in ("metrics", "must_match", "state"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):

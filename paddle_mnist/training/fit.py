@@ -141,7 +141,8 @@ def fit(
         mode: whether "min" or "max" of `monitor` is the best.
         state: a dict of extra objects with `state_dict` and `set_state_dict` to save and restore,
             such as a teacher, or a discriminator and its optimizer (docs/en/any-net.md).
-        device: "cpu", "gpu:0", ...; "auto": the first GPU, or the CPU if there is none.
+        device: "cpu", "gpu:0" or another that Paddle reports, such as "npu:0"; "auto": the first
+            GPU, or the CPU if there is none.
     The run directory
         output: the path of the directory.
         name: the prefix of its files; by default the model's `checkpoint_name`, or "model".

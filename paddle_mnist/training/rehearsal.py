@@ -323,8 +323,8 @@ class _Rehearsal:
         return f", such as {listed(unseen)}" if unseen else ""
 
     def _refuse_what_cannot_be_repeated(self) -> None:
-        """Raise ConfigError, except on a GPU, where sums may be computed in any order."""
-        if self.training.device.startswith("gpu"):
+        """Raise ConfigError, except beside the CPU, where sums may be computed in any order."""
+        if self.training.device != "cpu":
             log.info(
                 "repeating the first steps gave different bits on this device, so a resumed run "
                 "will, too; set deterministic=True for reproducible results"

@@ -139,6 +139,13 @@ def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
         (["--epoch", "3"], "did you mean --epochs?"),
         (["--optimizer", "adma"], "did you mean 'adam'?"),
         (["--end_lr", "5"], "end_lr is 5.0"),
+        (["--gpu_id", "x"], "--gpu_id: 'x'; expected the number of a GPU"),
+        (["--gpu_id", "2", "--device", "cpu"], "--device: not allowed with argument --gpu_id"),
+        (["--name", "a/b"], "name is 'a/b'; expected the first part of a file name"),
+        (["--power", "2"], "power is 2.0, but lr_schedule is 'onecycle'; expected"),
+        (["--lr_schedule", "cosine", "--decay_steps", "9"], "decay_steps is 9, but lr_schedule is"),
+        (["--lr_schedule", "polynomial", "--cycle"], "cycle is on without decay_steps"),
+        (["--lr_schedule", "polynomial", "--power", "0"], "power is '0'; expected float > 0"),
         (["-o", "epochs"], "FIELD=VALUE"),
         (["--recipe", "digits", "--recipe", "default"], "recipe is digits and default"),
         (["-c", "nope.yaml"], "nope.yaml"),
@@ -150,7 +157,7 @@ def test_invalid_argument_raises_with_its_name(argv, part):
     assert part in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_options_that_model_arts_appends_are_understood(tmp_path):
+def test_options_as_other_documents_write_them_are_understood(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("nprocs: 3\n")
     for argv, expected in {
@@ -159,8 +166,9 @@ def test_options_that_model_arts_appends_are_understood(tmp_path):
         "--data=/d --nprocs=2 --output=/o --num_gpus=8": ("/d", "/o", 2, "auto"),
         "-o nprocs=2 --data=/d --train_url=/o --num_gpus=8": ("/d", "/o", 2, "auto"),
         f"-c {file} --data=/d --train_url=/o --num_gpus=0": ("/d", "/o", 3, "cpu"),
+        "--data=/d --output=/o --gpu_id=2": ("/d", "/o", 1, "gpu:2"),  # of Paddle's FAQ
     }.items():
         config = parse("--recipe", "default", *argv.split())
         found = (config.images.data, config.output, config.processes.nprocs, config.device)
         assert found == expected
-        assert not re.search("num_gpus|train_url|data_url", config.as_yaml())
+        assert not re.search("gpu_id|num_gpus|train_url|data_url", config.as_yaml())

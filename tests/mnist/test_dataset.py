@@ -29,6 +29,25 @@ def test_dataset_gives_items_and_batches_of_the_documented_form(tiny, mode):
     assert [values.dtype for values in batch] == [np.float32, np.int64]
 
 
+@pytest.mark.parametrize("limit", [None, 10])
+def test_dataset_has_the_attributes_of_the_tutorials_class(tiny, limit):
+    dataset = MnistDataset("valid", tiny, limit)
+    images, labels = (array[:limit] for array in tiny_splits()["valid"])
+    assert (dataset.IMG_ROWS, dataset.IMG_COLS) == (28, 28)
+    assert len(dataset.imgs) == len(dataset.labels) == len(dataset)
+    assert dataset.labels.dtype == np.int64 and np.array_equal(dataset.labels, labels)
+    rows = images.reshape(-1, 784) / np.float32(256)
+    for found, expected in (
+        (dataset.imgs[3], rows[3]),
+        (dataset.imgs[-1], rows[-1]),
+        (dataset.imgs[2:5], rows[2:5]),
+        (np.array(dataset.imgs), rows),
+    ):
+        assert found.dtype == np.float32 and np.array_equal(found, expected)
+    with pytest.raises(IndexError):
+        dataset.imgs[len(dataset)]
+
+
 def test_limit_keeps_the_first_images(tiny):
     dataset = MnistDataset("train", tiny, limit=10)
     assert len(dataset) == 10 == len(list(dataset))

@@ -1,5 +1,6 @@
 """Losses, schedules and optimizers against their formulas, in NumPy."""
 
+import functools
 import math
 
 import paddle
@@ -30,13 +31,36 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_schedule_follows_its_formula(name):
+def polynomial(options, step):
+    """Paddle's formula, with the values that it has by default here: straight, over all steps."""
+    period, power = options.get("decay_steps", STEPS - 1), options.get("power", 1)
+    if options.get("cycle"):
+        period *= max(1, math.ceil(step / period))
+    return END + (RATE - END) * (1 - min(step, period) / period) ** power
+
+
+POLYNOMIALS = [
+    {"power": 2},
+    {"decay_steps": 10},
+    {"decay_steps": 10, "cycle": True},
+    {"decay_steps": 7, "cycle": True, "power": 0.5},
+    {"decay_steps": 1000, "power": 3.0},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "formula"),
+    [
+        *((name, {}, formula) for name, formula in SCHEDULES.items()),
+        *(("polynomial", some, functools.partial(polynomial, some)) for some in POLYNOMIALS),
+    ],
+)
+def test_schedule_follows_its_formula(name, options, formula):
     schedule = OptimizerOptions(
-        lr_schedule=name, learning_rate=RATE, end_lr=END, total_steps=STEPS
+        lr_schedule=name, learning_rate=RATE, end_lr=END, total_steps=STEPS, **options
     ).schedule()
     for step in range(STEPS):
-        assert schedule() == pytest.approx(SCHEDULES[name](step), rel=1e-6), step
+        assert schedule() == pytest.approx(formula(step), rel=1e-6), step
         schedule.step()
 
 

@@ -47,12 +47,17 @@ def result(run):
     return json.loads((run / "result.json").read_text())
 
 
-def same_end(run, unbroken):
-    """Assert that a run ended with the bits and the history of an unbroken one."""
-    for name in ("mnist.pdparams", "checkpoints/mnist_epoch2.pdopt"):
-        assert (run / name).read_bytes() == (unbroken / name).read_bytes(), name
+def same_end(run, unbroken, name="mnist"):
+    """Assert that a run ended with the bits and the history of an unbroken one.
+
+    name: the prefix of its files.
+    """
+    for file in ("{}.pdparams", "checkpoints/{}_epoch2.pdopt"):
+        found, expected = run / file.format(name), unbroken / file.format("mnist")
+        assert found.read_bytes() == expected.read_bytes(), file
     assert metrics(run) == metrics(unbroken)
-    for key in "eval_acc eval_loss valid_acc valid_loss steps epochs checkpoint".split():
+    assert result(run)["checkpoint"] == f"{name}_epoch2"
+    for key in "eval_acc eval_loss valid_acc valid_loss steps epochs".split():
         assert result(run)[key] == result(unbroken)[key], key
 
 
@@ -164,6 +169,17 @@ def test_override_trains_with_the_new_rate(train, trained):
     assert rates[-3:] == [0.002] * 3 and 0.002 not in rates[:-3]
 
 
+def test_schedule_of_ones_own_resumes_and_may_not_change(train, tmp_path):
+    args = "--lr_schedule polynomial --power 2 --decay_steps 4 --cycle --log_every 1".split()
+    train(*args, "--output", "unbroken")
+    train(*args, "--max_steps", "7", "--output", "broken")
+    error = train(*args, "--power", "1", "--output", "broken", expect=2).stderr
+    assert "  power: 2.0 in the run, 1.0 now" in error
+    train(*args, "--output", "broken", "--override", "max_steps")
+    for tag in ("train/lr", "train/loss"):
+        assert metrics(tmp_path / "broken", tag) == metrics(tmp_path / "unbroken", tag)
+
+
 def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):
     kept = {path.name: path.read_bytes() for path in (trained / "checkpoints").iterdir()}
     train("--fresh", "--weight_decay_layers", "nope", expect=2)
@@ -188,6 +204,36 @@ def test_resume_from_a_path_starts_a_new_run(train, trained, tmp_path, run_of_co
     assert new["parent"] == old["run_id"] != new["run_id"]
 
 
+def test_named_run_resumes_and_is_found_by_all_that_reads_it(
+    train, tool, tmp_path, tiny, run_of_command
+):
+    name, run = "[7]_epoch2", tmp_path / "run"
+    process = start(tmp_path, tiny, "--name", name)
+    wait_for(run / f"checkpoints/{name}_epoch0.json", process)
+    process.kill()
+    process.wait()
+    assert not (run / "result.json").exists()
+    train("--name", name)
+    same_end(run, run_of_command, name)
+    assert not [*run.rglob("mnist*")]
+    for other in ((), ("--name", "net")):
+        assert f"  name: '{name}' in the run, '" in train(*other, expect=2).stderr
+    assert json.loads(tool("eval", "run", "--json").stdout)["accuracy"] == 1.0
+    second = f"{name}_epoch1"
+    assert f"{second}.pdparams on tiny" in tool("eval", second, "--run", "run").stdout
+    tool("export", "run", "exported")
+    for weights in (("--run", "run"), ("--model", "exported")):
+        assert "example.jpg" in tool("infer", "--example", *weights).stdout
+    train("--init_from", "run", "--output", "child", "--name", "child", "--epochs", "1")
+    assert (tmp_path / "child/child.pdparams").exists()
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+    mirrored = ("--name", name, "--mirror", "copy")
+    train(*mirrored)
+    shutil.rmtree(run)
+    assert f"downloaded {name}_epoch2" in train(*mirrored).stdout
+    same_end(run, run_of_command, name)
+
+
 # ------------------------------------------------------------------ exit codes
 
 
@@ -196,7 +242,12 @@ def test_resume_from_a_path_starts_a_new_run(train, trained, tmp_path, run_of_co
     [
         ("--data bad.json.gz", 3, "bad.json.gz"),
         ("--weight_decay_layers fc2", 2, "did you mean 'fc'?"),
-        ("--device tpu", 5, "auto, cpu"),
+        (
+            "--device tpu:0",
+            5,
+            "but the installed Paddle is built for cpu; expected auto, cpu",
+        ),
+        ("--device npu --nprocs 2", 2, "device is 'npu', one for 2 processes"),
         ("--device cpu --amp O1", 5, "amp"),
         ("--learning_rate 1e30 --optimizer sgd", 6, "epoch 1, step"),
         ("--output taken", 7, "taken: cannot write"),

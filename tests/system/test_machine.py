@@ -1,10 +1,13 @@
-"""CPUs are counted, in containers too, and one process trains without POSIX."""
+"""CPUs are counted, in containers too; plugins' devices and systems without POSIX train."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import paddle
 import pytest
 from conftest import ROOT
 
@@ -34,6 +37,40 @@ def test_auto_keeps_to_the_limit_of_the_environment(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert usable_cpus() == 1
     assert processes_to_start(Processes(nprocs=0), "cpu", 64) == 1
+
+
+# ------------------------------------------------------------------ devices of plugins
+
+
+@pytest.mark.slow
+def test_device_of_a_plugin_trains_resumes_and_infers(tmp_path, tiny):
+    """Paddle loads one that offers "npu", twice, in the memory of the host."""
+    if not (compiler := shutil.which("g++")):
+        pytest.skip("needs g++")
+    headers = Path(paddle.__file__).parent / "include"
+    flags = ["-std=c++17", "-shared", "-fPIC", f"-I{headers}", "-o", tmp_path / "libnpu.so"]
+    subprocess.run([compiler, *flags, ROOT / "tests/custom_device.cc"], check=True)
+
+    def run(arguments, code=0):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "paddle_mnist", *arguments.split()],
+            cwd=tmp_path,
+            env={**os.environ, "CUSTOM_DEVICE_ROOT": str(tmp_path), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    train = f"train --data {tiny} --figures false --visualdl false --device npu:1 --output run"
+    run(f"{train} --epochs 1")
+    assert "resuming after step" in run(f"{train} --epochs 2 --override epochs")
+    assert json.loads((tmp_path / "run/result.json").read_text())["device"] == "npu:1"
+    run("export run exported")
+    read = "infer --example --model exported --device"
+    assert "example.jpg" in run(f"{read} npu:1")
+    assert "but Paddle sees 2 NPUs" in run(f"{read} npu:2", code=5)
+    assert "built for cpu, npu; expected auto, cpu, npu:N" in run(f"{read} npu:x", code=5)
 
 
 # ------------------------------------------------------------------ without POSIX
