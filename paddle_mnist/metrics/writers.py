@@ -8,6 +8,7 @@ import copy
 import json
 import logging
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,17 +67,21 @@ class JsonlWriter:
     epoch is 0-based, time in seconds since 1970, value null if it is not finite. Speeds are left
     out, so that the file of a resumed run equals that of an uninterrupted one, except for `time`.
     When the disk is full, lines are written later; `close` raises OutputError if that failed.
-
     """
 
     def __init__(self, path: Path):
         self._earlier = len(_lines(path))
+        self._most = sys.maxsize
         self.journal = Journal(path)
 
     @property
     def lines(self) -> int:
         """The number of lines in the file, including those of earlier starts."""
-        return self._earlier + self.journal.lines
+        return min(self._earlier + self.journal.lines, self._most)
+
+    def leave_out_after(self, lines: int) -> None:
+        """Count no more lines from now on: those after them are of a step that was undone."""
+        self._most = lines
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         epoch = state.epoch if state.position else state.epoch - 1

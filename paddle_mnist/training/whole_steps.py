@@ -139,7 +139,7 @@ class LastWholeStep:
             vars(state).update(progress)
             self._running.pending = pending[:count]
             if self._history:
-                self._history.lines = lines
+                self._history.leave_out_after(lines)
             for scheduler, values in schedules:
                 vars(scheduler).clear()
                 vars(scheduler).update(values)
