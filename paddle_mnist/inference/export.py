@@ -77,14 +77,24 @@ def export_run(
     and CheckpointError, also if the exported model's outputs differ from those of the net.
     """
     trained = load_model(weights, model, run)
+    layer, signature, batches = as_layer(trained, inputs, outputs)
+    about = {"weights": str(weights)}
+    return export_layer(layer, Path(folder), signature, batches, format, about)
+
+
+def as_layer(
+    model: nn.Layer, inputs: Union[Example, Sequence[Example]], outputs: Sequence[str] = ()
+) -> tuple[nn.Layer, Signature, list[np.ndarray]]:
+    """Return a net as `export_layer` takes it, its signature, and a batch of each input.
+
+    inputs, outputs: see `export_run`. Raises ConfigError.
+    """
     specs, batches = _examples(inputs)
-    with evaluation_mode(trained), paddle.no_grad(), explained(batches, "the model"):
-        example = trained(*map(paddle.to_tensor, batches))
+    with evaluation_mode(model), paddle.no_grad(), explained(batches, "the model"):
+        example = model(*map(paddle.to_tensor, batches))
     names = _output_names(example, outputs)
     keys = list(example) if isinstance(example, Mapping) else []
-    signature = Signature(specs, names)
-    about = {"weights": str(weights)}
-    return export_layer(_AsList(trained, keys), Path(folder), signature, batches, format, about)
+    return _AsList(model, keys), Signature(specs, names), batches
 
 
 def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
@@ -190,7 +200,7 @@ def export_layer(
     with evaluation_mode(layer), _temporary_folder(folder, size + MAX_PROGRAM) as temporary:
         with explained(check_inputs, "the export"):
             files = FORMS[format](layer, signature, temporary)
-        checks = [_one_or_all(batches) for batches in signature.sized(check_inputs)]
+        checks = [one_or_all(batches) for batches in signature.sized(check_inputs)]
         with paddle.no_grad():
             outputs = [layer(mapped(inputs, paddle.to_tensor)) for inputs in checks]
         expected = [[value.numpy() for value in values] for values in outputs]
@@ -204,7 +214,8 @@ def export_layer(
             "package": paddle_mnist.__version__,
         }
         write_atomically(temporary / ABOUT, json.dumps(contents).encode())
-        predictor = Predictor(temporary, device="cpu")
+        with explained(check_inputs, "the exported model"):
+            predictor = Predictor(temporary, device="cpu")
         contents["difference"] = max(
             _difference(predictor.run(inputs), dict(zip(signature.outputs, values)))
             for inputs, values in zip(checks, expected)
@@ -240,7 +251,7 @@ def _temporary_folder(output: Path, size: int) -> Iterator[Path]:
         raise
 
 
-def _one_or_all(inputs: Sequence[Any]) -> Any:
+def one_or_all(inputs: Sequence[Any]) -> Any:
     """Return what a layer takes: its only input, or the list of all."""
     return inputs[0] if len(inputs) == 1 else list(inputs)
 
@@ -263,7 +274,7 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
         for spec in signature.inputs
     ]
     with usable_home():  # it keeps the code that it makes of the layer there
-        paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
+        paddle.jit.save(layer, str(folder / "inference"), input_spec=[one_or_all(specs)])
     _name_outputs(folder, signature.outputs)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 

@@ -264,9 +264,8 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r}); export again") from error
-    needed = set(files) - {f"{PARAMETERS}.info"}  # Paddle 2 writes it too, and nobody reads it
-    forms = [{ONNX}, *({program, PARAMETERS} for program in PROGRAMS)]
-    if needed not in forms:
+    # Paddle writes parameters if there are any; Paddle 2 also their .info, which nobody reads.
+    if set(files) - {PARAMETERS, f"{PARAMETERS}.info"} not in [{ONNX}, *({p} for p in PROGRAMS)]:
         raise CheckpointError(
             f"{path}: names the files {', '.join(map(repr, files))}; expected those of an exported "
             "model; export again"
@@ -313,7 +312,8 @@ def _start_paddle(
     from paddle_mnist.system.devices import select_device
 
     (program,) = (folder / name for name in PROGRAMS if name in files)
-    config = inference.Config(str(program), str(folder / PARAMETERS))
+    parameters = str(folder / PARAMETERS) if PARAMETERS in files else ""
+    config = inference.Config(str(program), parameters)
     config.disable_glog_info()
     kind, _, number = select_device(device).partition(":")
     if kind == "gpu":

@@ -91,6 +91,11 @@ def output_names(model: nn.Layer) -> tuple[str, ...]:
     return tuple(OUTPUTS) if is_tutorials(model) else USUAL_OUTPUTS
 
 
+def checked_images() -> np.ndarray:
+    """Return the images on which an exported model must agree with the net: uint8 [N, 28, 28]."""
+    return np.asarray(open_data("digits")["eval"].images[:CHECKED])
+
+
 def export_model(
     model: nn.Layer,
     folder: Path,
@@ -119,7 +124,7 @@ def export_model(
         ExportedModel(model, outputs),
         folder,
         signature(tuple(outputs)),
-        check_inputs=[np.asarray(open_data("digits")["eval"].images[:CHECKED])],
+        check_inputs=[checked_images()],
         format=format,
         about=about,
     )
