@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import Loading, fit
+from paddle_mnist import Loading, Saving, fit
 
 import numpy as np
 import paddle
@@ -80,7 +80,7 @@ if __name__ == "__main__":
     lengths = np.array([len(train[index][0]) for index in range(len(train))])
     order = by_length(lengths, BATCH)
     task = {"loss": nn.CrossEntropyLoss(), "metrics": {"acc": paddle.metric.Accuracy()}}
-    run = {"epochs": 4, "batch_size": BATCH, "output": output}
+    run = {"epochs": 4, "batch_size": BATCH, "saving": Saving(every_steps=50), "output": output}
     loading = Loading(order=order, collate_fn=pad)
     result = fit(Classifier, train, valid, **task, optimizer=optimizer, loading=loading, **run)
     print(f"chance 0.500, net {result.metrics['valid/acc']:.3f}")
