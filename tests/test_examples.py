@@ -1,11 +1,14 @@
 """The examples: short, better than their baseline, and the same bits after a kill."""
 
 import re
+import runpy
 import signal
 import sys
 import time
 
 import forked
+import numpy as np
+import paddle
 import pytest
 from conftest import ROOT
 from fit_rows import ROWS
@@ -52,6 +55,27 @@ def test_example_beats_its_baseline_and_resumes_to_the_same_bits(example, tmp_pa
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
     weights = [(run / "model.pdparams").read_bytes() for run in (killed, unbroken)]
     assert weights[0] == weights[1]
+
+
+def test_texts_of_similar_length_share_a_batch_and_padding_changes_no_answer():
+    example = runpy.run_path(str(ROOT / "examples/text.py"))
+    lengths = np.array([5, 9, 2, 7, 2, 9, 5, 3, 6])
+    order = example["by_length"](lengths, 2)
+    orders = [order(epoch).tolist() for epoch in range(9)]
+    assert all(sorted(samples) == [*range(9)] for samples in orders)
+    firsts = {tuple(sorted(lengths[samples[:2]])) for samples in orders}
+    assert firsts <= {(2, 2), (3, 5), (5, 6), (7, 9)}
+    assert orders[0] == order(0).tolist() and len({*map(tuple, orders)}) > 1
+    model, reviews = example["Classifier"](), example["Reviews"](4, 0)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # a bias, which begins as 0
+            parameter.set_value(paddle.ones_like(parameter))
+    samples = [reviews[index] for index in range(4)]
+    alone = [example["pad"]([sample])[0] for sample in samples]
+    together, labels = example["pad"](samples, length=200)
+    assert together.shape == (4, 201) and labels.shape == (4, 1)
+    answers = np.concatenate([model(paddle.to_tensor(batch)).numpy() for batch in alone])
+    assert np.allclose(model(paddle.to_tensor(together)).numpy(), answers, atol=1e-6)
 
 
 def steps_of(run):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from benchmarks import commands, feeding, inference, promises, saving, steps
+from benchmarks import commands, faq, feeding, inference, promises, saving, steps
 from benchmarks.headlines import headlines
 from benchmarks.measured import ROOT, machine, stale_results, stale_tables
 from benchmarks.turns import Benchmark, Session
@@ -23,7 +23,7 @@ from paddle_mnist.errors import ConfigError
 
 # By the names of their tables.
 BENCHMARKS: dict[str, Benchmark] = {}
-for module in (commands, steps, feeding, saving, inference, promises, pictures):
+for module in (commands, steps, feeding, saving, inference, promises, faq, pictures):
     BENCHMARKS.update(module.BENCHMARKS)
 
 

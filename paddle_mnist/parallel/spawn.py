@@ -1,5 +1,6 @@
 """`spawn`: start the processes of a run on this machine, and watch them to the end."""
 
+import inspect
 import json
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Optional, Union
+from typing import Any, NoReturn, Optional, Union
 
 from paddle_mnist import errors
 from paddle_mnist.errors import (
@@ -40,6 +41,7 @@ def spawn(
     hang_timeout: float = 600.0,
     device: str = "auto",
     selected_gpus: Optional[str] = None,
+    **unknown: NoReturn,
 ) -> Any:
     """Call `function(*args)` in `nprocs` processes that Paddle connects with one another.
 
@@ -56,8 +58,12 @@ def spawn(
     ended too, and its error is raised here: an error of this package as it is, or ProcessError with
     the traceback, the signal that killed it, or the rank that hung.
     Raises DeviceError for GPUs that do not exist and where processes cannot connect, ConfigError
-    for numbers that do not agree, and on a system without POSIX process groups and signals.
+    for numbers that do not agree, and on a system without POSIX process groups and signals; and
+    TypeError for an unknown argument, with the name of the nearest one.
     """
+    for name in unknown:
+        known = list(inspect.signature(spawn).parameters)[:-1]
+        raise TypeError(errors.unknown_name("spawn()", name, known))
     require_posix_processes(f"nprocs is {nprocs}", "nprocs 1")
     require_loopback()
     if gpus and selected_gpus and gpus != selected_gpus:

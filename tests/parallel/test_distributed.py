@@ -559,6 +559,18 @@ def test_spawn_returns_plain_data_that_no_pipe_holds_at_once_and_spells_as_its_c
         spelling.reset(token)
 
 
+@pytest.mark.parametrize(
+    ("unknown", "message"),
+    [
+        ("selelcted_gpus", "did you mean 'selected_gpus'"),
+        ("join", "expected function, args, .*gpus$"),
+    ],
+)
+def test_spawn_unknown_argument_raises_with_the_nearest(unknown, message):
+    with pytest.raises(TypeError, match=rf"^spawn\(\): unknown name '{unknown}'; {message}"):
+        spawn(returns_much, nprocs=1, **{unknown: "4,5"})
+
+
 def raises_in_rank_one():
     world = join()
     if world.rank == 1:

@@ -347,6 +347,100 @@ def tabulate_race(report: Report) -> str:
     return table_of_rows("saving to one path", columns, rows)
 
 
+# ------------------------------------------------------------------ slips
+
+COUNTED, WHOLE = 10, 10_000  # steps on all images; images of a whole epoch
+WAYS = {
+    "reading": "by reading them all at each step, as in the tutorial",
+    "once": "once, before the loop",
+}
+
+
+def measure_counted(work: Workspace, folder: Path) -> dict[str, Any]:
+    """Return the processor seconds of steps on all images, and what a whole epoch sees, by way."""
+    everything, whole = work.choose((50_000, WHOLE), (640, 640))
+    steps = plain("counted.py", work.data.path, everything, work.choose(COUNTED, 3))
+    epoch = plain("counted.py", work.data.path, whole, whole // 100)
+    return {
+        way: {"step": statistics.median(steps[way]["seconds"]), "seen": epoch[way]["seen"]}
+        for way in WAYS
+    }
+
+
+def tabulate_counted(report: Report) -> str:
+    columns = {
+        "processor time of a step, relative": (
+            ".1f",
+            lambda row, rows: row["step"] / rows[WAYS["once"]]["step"],
+        ),
+        "different images in an epoch": (".1%", "seen"),
+    }
+    rows = {WAYS[way]: figures for way, figures in report.items()}
+    return table_of_rows("the batches are counted", columns, rows)
+
+
+def measure_option(work: Workspace, folder: Path) -> dict[str, Any]:
+    """Return how Paddle's `spawn` and this package's end with the tutorial's option."""
+    from paddle import distributed
+
+    from paddle_mnist.parallel.world import spawn
+
+    report = {}
+    for way, function in (("paddle", distributed.spawn), ("here", spawn)):
+        try:
+            function(print, nprocs=2, selelcted_gpus="4,5")
+            report[way] = ""
+        except Exception as error:
+            report[way] = f"{type(error).__name__}: {error}".replace("`", "")  # ends a code span
+    return report
+
+
+def tabulate_option(report: Report) -> str:
+    names = {"paddle": "`paddle.distributed.spawn`", "here": "this package's `spawn`"}
+    rows = [(names[way], f"`{text}`" if text else "no error") for way, text in report.items()]
+    return table({"called with `selelcted_gpus='4,5'`": "", "outcome": ""}, rows)
+
+
+GIVEN = {
+    "visible": "`CUDA_VISIBLE_DEVICES=0,1`",
+    "tutorial": "`CUDA_VISIABLE_DEVICES=0,1`, as in the tutorial",
+    "here": "this package's option misspelt, `--gups 0,1`",
+}
+
+
+def measure_variable(work: Workspace, folder: Path) -> dict[str, Any]:
+    """Return what Paddle's launcher starts for each variable, and what an option's slip does."""
+    report: dict[str, Any] = {}
+    for way, name in (("visible", "CUDA_VISIBLE_DEVICES"), ("tutorial", "CUDA_VISIABLE_DEVICES")):
+        ranks = folder / way
+        ranks.mkdir()
+        launch = ("-m", "paddle.distributed.launch", "--log_dir", folder / "log")
+        done = _run([*launch, PLAIN / "rank.py", ranks], **{name: "0,1"})
+        gpus = [path.read_text("utf-8") for path in sorted(ranks.iterdir())]
+        told = [line for line in done.stderr.splitlines() if "VISIABLE" in line]
+        report[way] = {"code": done.returncode, "gpus": gpus, "told": told}
+    done = _run([TOOLS / TRAIN, "--gups", "0,1", "--output", folder / "run"])
+    report["here"] = {"code": done.returncode, "gpus": [], "told": done.stderr.splitlines()[-1:]}
+    return report
+
+
+def _run(words: Sequence[Any], **environment: str) -> "subprocess.CompletedProcess[str]":
+    inherited = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env={**inherited, **environment})
+
+
+def tabulate_variable(report: Report) -> str:
+    columns = {
+        "processes started": ("d", lambda row, rows: len(row["gpus"])),
+        "their GPUs": ("", lambda row, rows: ", ".join(filter(None, row["gpus"])) or "none"),
+        "message": ("", lambda row, rows: "; ".join(f"`{t}`" for t in row["told"]) or "none"),
+        "exit code": ("d", "code"),
+    }
+    rows = {GIVEN[way]: figures for way, figures in report.items()}
+    return table_of_rows("the GPUs are chosen by", columns, rows)
+
+
 # ------------------------------------------------------------------ trained weights
 
 SEEDS = (1, 2, 3)
@@ -425,6 +519,9 @@ CLAIMS = (
     Experiment("unstepped", measure_unstepped, tabulate_unstepped, code=()),
     Experiment("everyone", measure_everyone, tabulate_everyone, compare_epochs, code=()),
     Experiment("race", measure_race, tabulate_race, code=CHECKPOINTS),
+    Experiment("counted", measure_counted, tabulate_counted, code=()),
+    Experiment("option", measure_option, tabulate_option, code=("paddle_mnist/parallel/spawn.py",)),
+    Experiment("variable", measure_variable, tabulate_variable, code=()),
     Experiment("globals", measure_globals, tabulate_globals, find_lost, code=()),
     Experiment("partly", measure_partly, tabulate_partly, code=LOADING),
 )
