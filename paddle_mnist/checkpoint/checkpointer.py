@@ -169,7 +169,7 @@ class StoreCheckpointer(Checkpointer):
                 self._after_failure(state, error)
             else:
                 if self.mirror:
-                    self.mirror.changed()
+                    self.mirror.request_upload()
             finally:
                 if future.done():  # otherwise, Ctrl-C, for example, has interrupted the wait
                     self._writing = None
@@ -197,7 +197,7 @@ class StoreCheckpointer(Checkpointer):
         if blocking or not self._commit_in_background(*arguments):
             self._commit(*arguments)
             if self.mirror:
-                self.mirror.changed()
+                self.mirror.request_upload()
 
     def _commit_in_background(
         self,

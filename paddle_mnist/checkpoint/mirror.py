@@ -152,13 +152,13 @@ class Mirror:
 
     # Before training
 
-    def look(self, is_needed: bool) -> list[Checkpoint]:
+    def list_copies(self, is_needed: bool) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step.
 
         is_needed: whether training cannot start without it.
         """
         longest = math.inf if is_needed else SHORT_WAIT
-        copies = list(self._call(min(self._saving.mirror_timeout, longest), "look"))
+        copies = list(self._call(min(self._saving.mirror_timeout, longest), "list_copies"))
         self._newest_at_start = copies[-1].manifest[CHECKSUM] if copies else None
         return copies
 
@@ -198,7 +198,7 @@ class Mirror:
 
     # During and after training
 
-    def changed(self) -> None:
+    def request_upload(self) -> None:
         """Upload what was saved, and delete what was pruned, after the upload that is under way."""
         self._has_begun = True
         self._request_push()

@@ -77,7 +77,7 @@ class MirrorCopy:
         self._skipped: set[str] = set()  # the checksums of damaged checkpoints of the run
         self._written: dict[str, str] = {}  # the SHA-256 of the small files, by name
 
-    def look(self) -> list[Checkpoint]:
+    def list_copies(self) -> list[Checkpoint]:
         """Return the checkpoints of the copy, by step, with the paths that they have in the run.
 
         Of the manifests that were read before, only the newest is read again: another process may
@@ -135,7 +135,7 @@ class MirrorCopy:
         Returns whether there was one. Raises CheckpointError if all are damaged and there is none
         on the disk.
         """
-        copies = self.look()
+        copies = self.list_copies()
         for newest in reversed(copies):
             if newer_than and newest.sort_key <= newer_than:
                 break
@@ -235,7 +235,7 @@ class MirrorCopy:
 
         local: the checkpoints on the disk. newest_at_start: the checksum of the copy's newest one.
         """
-        copies = self.look()
+        copies = self.list_copies()
         known = {newest_at_start, *map(_checksum, local)}
         if copies and _checksum(newest := copies[-1]) not in known:
             later = [own for own in local if own.sort_key > newest.sort_key]
@@ -380,7 +380,7 @@ def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Any:
     except PaddleMnistError as error:  # such as a full disk
         return Failure(str(error)) if is_upload else error
     except ImportError as error:
-        if is_upload:  # `look` has imported the driver
+        if is_upload:  # `list_copies` has imported the driver
             return Failure(str(error))
         return DeviceError(
             f"mirror is {copy.remote.url}: {error}; expected fsspec and its driver: "

@@ -2,8 +2,8 @@
 
 A container has no home, a job's stdout is a full disk, a notebook hands its backend on to the
 commands that it starts. Each command runs inside `prepared` and `usable_home`. A library may do
-less: `fit` runs inside `usable_home` and `descriptors_open`, and leaves the streams of its caller
-alone.
+less: `fit` calls `open_standard_descriptors`, runs inside `usable_home`, and leaves the streams of
+its caller alone.
 """
 
 import atexit
@@ -40,7 +40,7 @@ def prepared() -> Iterator[None]:
     Standard streams are open from now on, and what they cannot encode is escaped. Inside,
     Matplotlib draws into files; processes that are started inside inherit that.
     """
-    descriptors_open()
+    open_standard_descriptors()
     _escape_streams()
     with environment(MPLBACKEND="Agg"):
         yield
@@ -70,7 +70,7 @@ def for_another_python() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths}
 
 
-def descriptors_open() -> None:
+def open_standard_descriptors() -> None:
     """Open the descriptors of closed standard streams on the null device.
 
     Otherwise the next file gets such a descriptor, and with it the output of Paddle's C++ code,

@@ -40,7 +40,7 @@ class _State:
     guard: Optional[threading.Thread] = None
     timeout = math.inf  # seconds without a heartbeat
     seconds_left = math.inf  # until the guard ends this process
-    is_over = False  # training is, so that neither a hang nor a heartbeat is expected
+    has_ended = False  # training is, so that neither a hang nor a heartbeat is expected
 
 
 _state = _State()
@@ -99,14 +99,14 @@ def pause() -> None:
 
 def begin() -> None:
     """Expect heartbeats: training begins."""
-    _state.is_over = False
+    _state.has_ended = False
     beat()
 
 
 def end() -> None:
     """Expect no more heartbeats: what follows training, such as a user's code, may be slow."""
     pause()
-    _state.is_over = True
+    _state.has_ended = True
 
 
 def is_supervised() -> bool:
@@ -120,7 +120,7 @@ def beat(exchanging: bool = False) -> None:
     start()
     for listener in listeners:
         listener()
-    if not _state.is_over:
+    if not _state.has_ended:
         _state.seconds_left = _state.timeout
         _write(EXCHANGE if exchanging else BEAT)
 

@@ -27,7 +27,7 @@ from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.environment import descriptors_open, usable_home
+from paddle_mnist.system.environment import open_standard_descriptors, usable_home
 from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom, where_it_belongs
 from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -178,36 +178,7 @@ def fit(
     everything is saved; if your code does not catch it, the program ends with exit code 128 + the
     signal's number. A handler of your own for one of the last three stays.
     """
-    arguments = FitArguments(  # parses arguments of several types
-        model=model,
-        train=train,
-        valid=valid,
-        optimizer=optimizer,
-        loss=loss,
-        metrics=metrics,
-        step=step,
-        epochs=epochs,
-        batch_size=batch_size,
-        seed=seed,
-        output=output,  # type: ignore[arg-type]
-        name=name,
-        monitor=monitor,
-        mode=mode,
-        device=device,
-        state=state,
-        resume=resume,  # type: ignore[arg-type]
-        start_epoch=start_epoch,
-        fresh=fresh,
-        override=override,  # type: ignore[arg-type]
-        must_match=must_match,
-        callbacks=callbacks,
-        saving=saving,
-        loading=loading,
-        evaluating=evaluating,
-        start=start,
-        processes=processes,
-        numerics=numerics,
-    )
+    arguments = FitArguments(**locals())  # parses arguments of several types
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "a new process of this training imports the script, which calls fit again; expected "
@@ -261,7 +232,7 @@ def _prepared(saving: Saving) -> Iterator[None]:
     """Prepare this process for training, and restore it afterwards."""
     log_to_console()
     heartbeat.start()
-    descriptors_open()
+    open_standard_descriptors()
     handlers = signals.handlers_installed(saving.stop_signals)
     with usable_home(), generators_restored(), handlers:
         yield
@@ -290,7 +261,7 @@ def _fit(arguments: FitArguments) -> FitResult:
                 callback.run_opened(training)
             find_resume_point(training)
             if training.run.mirror:
-                training.run.mirror.changed()  # it may lack what this run has
+                training.run.mirror.request_upload()  # it may lack what this run has
             result = result_so_far(training)
             return _repeat(training, result) if result else _train(training)
 

@@ -126,10 +126,10 @@ class TrainingLoop:
             if not state.metrics and self._evaluate_after_step():
                 checkpointer.after_step(state)
             for epoch in range(state.epoch, end_epoch):
-                if self._is_over(loader) or (not state.position and self.should_stop()):
+                if self._ends_inside_epoch(loader) or (not state.position and self.should_stop()):
                     break
                 self.train_epoch(loader, epoch, state.position)
-                if self._is_over(loader):  # inside the epoch, which may be ended later
+                if self._ends_inside_epoch(loader):  # inside the epoch, which may be ended later
                     break
                 self.end_epoch()
                 checkpointer.after_epoch(state)
@@ -251,7 +251,7 @@ class TrainingLoop:
         answers = [observer.should_stop(self._view()) for observer in self.observers]
         return any(self.exchange.world.all_gather_objects(any(answers)))
 
-    def _is_over(self, loader: Loader) -> bool:
+    def _ends_inside_epoch(self, loader: Loader) -> bool:
         """Return whether all steps are done, and the last one does not end an epoch."""
         return self.state.step >= self.max_steps and self.state.position != loader.steps_per_epoch
 

@@ -59,7 +59,7 @@ def _fetch_newest(training: Training) -> Optional[Checkpoint]:
     assert mirror  # else the caller asks the run alone
     local = _newest_on_disk(run)
     try:
-        newest = next(reversed(mirror.look(is_needed=local is None)), None)
+        newest = next(reversed(mirror.list_copies(is_needed=local is None)), None)
     except UnreachableError as error:
         if not local:
             raise CheckpointError(
