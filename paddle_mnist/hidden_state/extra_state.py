@@ -307,11 +307,12 @@ class ExtraState:
                 yield part.state_dict()
         yield self.optimized
 
-    def keep(self) -> Callable[[], list[str]]:
+    def keep(self) -> Callable[[bool], list[str]]:
         """Copy the state, except what `trained` yields; return a function that puts it back.
 
-        The function returns the names of values that later checkpoints save and that were not
-        copied: large ones, and those that were found since.
+        It is told whether the state may have changed. It then returns the names of values that
+        later checkpoints save and that were not copied: large ones, and those that were found
+        since.
         """
         values = {path: self._kept_value(find(self.roots, path)) for path in self.saved}
         states = {
@@ -320,23 +321,28 @@ class ExtraState:
             if not isinstance(part, nn.Layer)
         }
         frozen = self._frozen()
-        self._kept = values
 
-        def put_back() -> list[str]:
-            missing = [name for name, state in states.items() if state is _NOT_KEPT]
+        def put_back(may_have_changed: bool) -> list[str]:
             for name, state in states.items():
                 if state is not _NOT_KEPT:
                     set_state(self.parts[name], state, name)
             for path, value in values.items():
-                if value is _NOT_KEPT:
-                    missing.append(describe_path(path))
-                elif value is not ABSENT:
+                if value is ABSENT:
+                    if find(self.roots, path) is not ABSENT:
+                        assign(find(self.roots, path[:-1]), path[-1], ABSENT)
+                elif value is not _NOT_KEPT:
                     put(self.roots, path, value)
-                elif find(self.roots, path) is not ABSENT:
-                    assign(find(self.roots, path[:-1]), path[-1], ABSENT)
             for name, is_frozen in frozen.items():
                 self.parameters[name].stop_gradient = is_frozen
-            return missing
+            if not may_have_changed:
+                return []
+            large = [name for name, state in states.items() if state is _NOT_KEPT]
+            changed, _ = self.changed(self.changes())
+            return large + [
+                describe_path(path)
+                for path in {**self.saved, **changed}
+                if values.get(path, _NOT_KEPT) is _NOT_KEPT and identity(path) not in self.left_out
+            ]
 
         return put_back
 
@@ -347,15 +353,6 @@ class ExtraState:
         if not self._is_plain(value) or nbytes(value) > MOST_BYTES:
             return _NOT_KEPT
         return copied(value)
-
-    def not_kept(self) -> list[str]:
-        """Return the names of values that a checkpoint would save and `keep` did not know of."""
-        changed, _ = self.changed(self.changes())
-        return [
-            describe_path(path)
-            for path in {**self.saved, **changed}
-            if path not in self._kept and identity(path) not in self.left_out
-        ]
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, except the optional ones."""

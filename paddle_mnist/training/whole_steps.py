@@ -62,16 +62,16 @@ class LastWholeStep:
             return
         if not self._state.position:  # callbacks freeze parameters at the start of an epoch
             self._passes_change_tensors = self._may_passes_change_tensors()
-        self._is_inside = False
-        self._put_back_progress = self._keep_progress()
-        self._put_back_extra = self._extra.keep() if self._extra else list
+        kept = self._keep_progress(), self._extra.keep() if self._extra else None
+        # At once: until then, an error undoes the step that is ending.
+        self._is_inside, (self._put_back_progress, self._put_back_extra) = False, kept
 
     def before_pass(self) -> None:
         """Call it before a step begins, an evaluation or the end of an epoch."""
         if self._has_begun:
-            self._is_inside = True
             self._has_tensors = self._tensors.keep(self._all_tensors)
             self._needs_tensors = self._passes_change_tensors
+            self._is_inside = True  # last: copies that are made in part are never put back
 
     def before_update(self) -> None:
         """Call it before the optimizer's update."""
@@ -92,9 +92,7 @@ class LastWholeStep:
                 )
             self._buffers.put_back()
         try:
-            missing = self._put_back_extra()
-            if self._extra and self._is_inside:
-                missing += self._extra.not_kept()
+            missing = self._put_back_extra(self._is_inside) if self._put_back_extra else []
         except Exception as error:  # whatever the `set_state_dict` of the caller's objects raises
             return summary(error)
         if missing:
