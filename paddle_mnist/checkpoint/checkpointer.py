@@ -132,8 +132,9 @@ class StoreCheckpointer(Checkpointer):
         elif problem:
             newest = self._saved_progress
             log.warning(
-                "the error came inside a step or an evaluation, which cannot be undone: %s; so "
-                "nothing is saved; the run resumes %s",
+                "nothing is saved: what came after step %d cannot be undone (%s); the run resumes "
+                "%s",
+                state.step,
                 problem,
                 f"after step {newest[0]}" if newest else "from the beginning",
             )

@@ -5,6 +5,8 @@ other optimizers), and every reachable plain value that has changed since before
 a checkpoint. A value that was saved once is saved in every later checkpoint.
 """
 
+import collections
+import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +41,7 @@ from paddle_mnist.hidden_state.optimizer_state import (
 from paddle_mnist.hidden_state.packing import copied, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
+    MOST_ITEMS,
     SCALARS,
     digest_of,
     is_plain,
@@ -60,6 +63,7 @@ log = logging.getLogger("paddle_mnist")
 LOSS = "loss"  # the root that is the loss
 DATA_ROOTS = ("train", "valid", "collate_fn")
 MOST_BYTES = 16 * 2**20  # of a value that only later steps change, not the first ones
+MOST_KEPT = 2**20  # of all values together that are copied in each step
 _NOT_KEPT = object()  # stands for a value that is not copied in each step
 
 
@@ -301,61 +305,67 @@ class ExtraState:
         )
 
     def trained(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the state_dicts of layers and other optimizers, and the parameters elsewhere."""
-        for part in (*self.parts.values(), *self.optimizers.values()):
-            if isinstance(part, (nn.Layer, paddle.optimizer.Optimizer)):
+        """Yield the state_dicts of layers and other optimizers, and all that these train."""
+        for part in self.parts.values():
+            if isinstance(part, nn.Layer):
                 yield part.state_dict()
+        for optimizer in self.optimizers.values():
+            yield optimizer.state_dict()
+            yield self._parameters_of(optimizer)
         yield self.optimized
 
-    def keep(self) -> Callable[[], list[str]]:
+    def keep(self) -> Callable[[bool], list[str]]:
         """Copy the state, except what `trained` yields; return a function that puts it back.
 
-        The function returns the names of values that later checkpoints save and that were not
-        copied: large ones, and those that were found since.
+        It is told whether the state may have changed. It then returns the names of values that
+        later checkpoints save and that were not copied: large ones, and those that were found
+        since.
         """
-        values = {path: self._kept_value(find(self.roots, path)) for path in self.saved}
+        room = [MOST_KEPT]
+        values = {path: self._kept_value(find(self.roots, path), room) for path in self.saved}
         states = {
-            name: self._kept_value(state_of(part, name))
+            name: self._kept_value(state_of(part, name), room)
             for name, part in self.parts.items()
             if not isinstance(part, nn.Layer)
         }
         frozen = self._frozen()
-        self._kept = values
 
-        def put_back() -> list[str]:
-            missing = [name for name, state in states.items() if state is _NOT_KEPT]
+        def put_back(may_have_changed: bool) -> list[str]:
             for name, state in states.items():
-                if state is not _NOT_KEPT:
+                if state is not _NOT_KEPT and may_have_changed:
                     set_state(self.parts[name], state, name)
             for path, value in values.items():
-                if value is _NOT_KEPT:
-                    missing.append(describe_path(path))
-                elif value is not ABSENT:
+                if value is ABSENT:
+                    if find(self.roots, path) is not ABSENT:
+                        assign(find(self.roots, path[:-1]), path[-1], ABSENT)
+                elif value is not _NOT_KEPT:
                     put(self.roots, path, value)
-                elif find(self.roots, path) is not ABSENT:
-                    assign(find(self.roots, path[:-1]), path[-1], ABSENT)
             for name, is_frozen in frozen.items():
                 self.parameters[name].stop_gradient = is_frozen
-            return missing
+            if not may_have_changed:
+                return []
+            large = [name for name, state in states.items() if state is _NOT_KEPT]
+            changed, _ = self.changed(self.changes())
+            return large + [
+                describe_path(path)
+                for path in {**self.saved, **changed}
+                if values.get(path, _NOT_KEPT) is _NOT_KEPT and identity(path) not in self.left_out
+            ]
 
         return put_back
 
-    def _kept_value(self, value: Any) -> Any:
-        """Return a copy of a value, or `_NOT_KEPT`."""
+    def _kept_value(self, value: Any, room: list[int]) -> Any:
+        """Return a copy of a value, or `_NOT_KEPT`. room: the bytes that are left for copies."""
         if value is ABSENT or type(value) in SCALARS:
             return value
-        if not self._is_plain(value) or nbytes(value) > MOST_BYTES:
+        if type(value) in (list, dict, collections.deque) and len(value) <= MOST_ITEMS:
+            items = value.values() if isinstance(value, dict) else value
+            if {*map(type, items)} <= {*SCALARS}:  # such as the losses so far
+                return copy.copy(value)
+        if not self._is_plain(value) or nbytes(value) > room[0]:
             return _NOT_KEPT
+        room[0] -= nbytes(value)
         return copied(value)
-
-    def not_kept(self) -> list[str]:
-        """Return the names of values that a checkpoint would save and `keep` did not know of."""
-        changed, _ = self.changed(self.changes())
-        return [
-            describe_path(path)
-            for path in {**self.saved, **changed}
-            if path not in self._kept and identity(path) not in self.left_out
-        ]
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, except the optional ones."""

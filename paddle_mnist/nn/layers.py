@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import listed
+from paddle_mnist.system.arrays import ArrayCopy, TensorCopy
 
 log = logging.getLogger("paddle_mnist")
 
@@ -93,33 +94,40 @@ def keep_buffers_in_place(buffers: Buffers) -> None:
 class KeptBuffers:
     """The buffers and running statistics of a model as they were before a pass.
 
-    statistics: (attribute) those of numbers, see `running_statistics`.
+    copy: how to copy them.
+    statistics: (attribute) the numeric ones, see `running_statistics`.
     places: (attribute) the buffers of each layer.
     """
 
-    def __init__(self, model: nn.Layer):
+    def __init__(self, model: nn.Layer, copy: type[TensorCopy] = ArrayCopy):
         self.statistics = running_statistics(model)
         self.places: Buffers = {}
-        self._layers = model.sublayers(include_self=True)
-        self._before: dict[int, tuple[paddle.Tensor, paddle.Tensor]] = {}  # by `id`
+        self._layers, self._copy = model.sublayers(include_self=True), copy
+        self._copies: dict[int, TensorCopy] = {}  # by the `id` of the tensor
 
     def keep(self) -> None:
         """Copy the present values."""
         self.places = {layer: dict(layer._buffers) for layer in self._layers if layer._buffers}
         buffers = (tensor for tensors in self.places.values() for tensor in tensors.values())
-        found = (tensor for tensor in buffers if tensor is not None and tensor._is_initialized())
-        self._before = {id(t): (t, t.detach().clone()) for t in (*self.statistics, *found)}
+        found = [tensor for tensor in buffers if tensor is not None and tensor._is_initialized()]
+        earlier, self._copies = self._copies, {}
+        for tensor in (*self.statistics, *found):
+            key = id(tensor)
+            if key not in self._copies:
+                self._copies[key] = earlier.get(key) or self._copy(tensor)
+                self._copies[key].renew()
 
     def before(self, tensor: paddle.Tensor) -> paddle.Tensor:
-        """Return the copy of one of the statistics."""
-        return self._before[id(tensor)][1]
+        """Return the copy of one of the statistics, with `TensorCopy` a tensor."""
+        values: paddle.Tensor = self._copies[id(tensor)].values
+        return values
 
     def put_back(self) -> None:
         """Give the model its buffers of before the pass, with their values."""
         for layer, tensors in self.places.items():
             layer._buffers.update(tensors)
-        for tensor, values in self._before.values():
-            tensor.set_value(values)
+        for kept in self._copies.values():
+            kept.put_back()
 
 
 def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:

@@ -189,7 +189,7 @@ class TrainingLoop:
     def forward_backward_step(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
         heartbeat.beat()
-        self._begin()
+        self._begin(trains=True)
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         recording = self._recording()
         for shard in shards_of(data):
@@ -210,10 +210,10 @@ class TrainingLoop:
         own = getattr(Observer, method)
         return [o for o in self.observers if getattr(getattr(o, method), "__func__", None) != own]
 
-    def _begin(self) -> None:
-        """Keep what a step, an evaluation or the end of an epoch may change."""
+    def _begin(self, trains: bool = False) -> None:
+        """Keep what a step (trains), an evaluation or the end of an epoch may change."""
         self.exchange.buffers.keep()
-        self.last_whole.before_pass()
+        self.last_whole.before_pass(trains)
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that records the outputs that observers ask for in the next step."""
@@ -236,7 +236,6 @@ class TrainingLoop:
             if result.count:
                 # Paddle numbers accumulators per process; restart the numbering, so that names
                 # match the checkpoint's.
-                self.last_whole.before_update()
                 with unique_name.guard():
                     self.optimizer.step()
                 self.average.update(self.model, self.state.step)

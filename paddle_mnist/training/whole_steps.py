@@ -28,10 +28,9 @@ class LastWholeStep:
     """The training as it was after its last whole step, evaluation or end of an epoch.
 
     A checkpoint holds the training between two whole steps. If anything raises inside one, `undo`
-    puts back what it may have changed, from copies: of all weights and optimizers, unless they have
-    more than `MOST_BYTES`; of buffers, numbers, generators and other state in any case. With larger
-    weights, a pass can be undone unless the net or the step may train something in it, but not the
-    optimizer's update.
+    puts back what it may have changed, from copies: of buffers, and of weights, optimizers and
+    other state as far as they are small (`MOST_BYTES`, `extra_state.MOST_KEPT`). A step on larger
+    ones cannot be undone; an evaluation can, unless the net or the step may train something in it.
 
     history: counts the lines of `metrics.jsonl`.
     """
@@ -53,56 +52,49 @@ class LastWholeStep:
         """Begin to keep what a step may change. Until then, the other methods do nothing."""
         self._state, self._running, self._buffers = state, running, buffers
         self._has_begun = True
-        self._passes_change_tensors = self._may_passes_change_tensors()
         self.reached()
 
     def reached(self) -> None:
-        """Call it when a step is whole, an evaluation or the end of an epoch: it is kept now."""
+        """Keep the present state; call it once a step, an evaluation or an epoch is whole."""
         if not self._has_begun:
             return
-        if not self._state.position:  # callbacks freeze parameters at the start of an epoch
-            self._passes_change_tensors = self._may_passes_change_tensors()
-        self._is_inside = False
-        self._put_back_progress = self._keep_progress()
-        self._put_back_extra = self._extra.keep() if self._extra else list
+        kept = self._keep_progress(), self._extra.keep() if self._extra else None
+        # At once: until then, an error undoes the step that is ending.
+        self._is_inside, (self._put_back_progress, self._put_back_extra) = False, kept
 
-    def before_pass(self) -> None:
-        """Call it before a step begins, an evaluation or the end of an epoch."""
+    def before_pass(self, trains: bool) -> None:
+        """Keep what may change; call it before a step (trains), an evaluation or an epoch's end."""
         if self._has_begun:
-            self._is_inside = True
             self._has_tensors = self._tensors.keep(self._all_tensors)
-            self._needs_tensors = self._passes_change_tensors
-
-    def before_update(self) -> None:
-        """Call it before the optimizer's update."""
-        self._needs_tensors = True
+            self._needs_tensors = trains or (
+                not self._has_tensors and self._may_evaluations_train()
+            )
+            self._is_inside = True  # last: copies that are made in part are never put back
 
     def undo(self) -> Optional[str]:
         """Put the last whole step back; return why that is impossible, or None."""
         if not self._has_begun:
             return None
-        self._put_back_progress()
-        problem = None
-        if self._is_inside:
-            is_undone = self._has_tensors and self._tensors.put_back()
-            if self._needs_tensors and not is_undone:
-                problem = (
-                    f"weights and optimizers of more than {MOST_BYTES // 2**20} MiB are not copied "
-                    "before each step"
-                )
-            self._buffers.put_back()
         try:
-            missing = self._put_back_extra()
-            if self._extra and self._is_inside:
-                missing += self._extra.not_kept()
-        except Exception as error:  # whatever the `set_state_dict` of the caller's objects raises
+            return "; ".join(self._undo()) or None
+        except Exception as error:  # whatever the caller's objects raise
             return summary(error)
-        if missing:
-            problem = f"{listed(missing)} may have changed in it, and was not saved before"
-        return problem
 
-    def _may_passes_change_tensors(self) -> bool:
-        """Return whether a forward pass may change weights or optimizers, not only buffers.
+    def _undo(self) -> Iterator[str]:
+        """Put the last whole step back; yield what prevents it."""
+        self._put_back_progress()
+        if self._is_inside:
+            if self._has_tensors and not self._tensors.put_back():
+                yield "it has created weights, or state of an optimizer"
+            if self._needs_tensors and not self._has_tensors:
+                size = MOST_BYTES // 2**20
+                yield f"weights and optimizers of more than {size} MiB are not copied in each step"
+            self._buffers.put_back()  # after the weights, some of which are statistics
+        if self._put_back_extra and (missing := self._put_back_extra(self._is_inside)):
+            yield f"there is no copy of {listed(missing)} from before it"
+
+    def _may_evaluations_train(self) -> bool:
+        """Return whether an evaluation may change weights or optimizers.
 
         Frozen parameters may be a moving average, for example, which the net updates itself.
         """
@@ -176,12 +168,10 @@ class _KeptTensors:
         return True
 
     def put_back(self) -> bool:
-        """Put the values back. Returns False if there are other tensors, such as new state."""
-        if not self._are(self._find()):
-            return False
+        """Put the values back. Returns False if there are other tensors now, such as new state."""
         for kept in self._copies:
             kept.put_back()
-        return True
+        return self._are(self._find())
 
     def _are(self, tensors: list[paddle.Tensor]) -> bool:
         is_other = map(operator.is_not, tensors, self._tensors)

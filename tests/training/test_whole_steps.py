@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import paddle
 import pytest
-from fit_rows import ProgramError, bits, history, train
+from fit_rows import ProgramError, StopsAt, bits, history, terminate, train
 from paddle import nn
 from paddle.nn import functional as F
 from stopped_programs import some
@@ -30,6 +30,7 @@ PROGRAMS = [
 PHASES = {
     "forward": 7,
     "observer": 7,
+    "state_dict": 7,  # which is copied when a step is whole
     "writer": 8,  # of the line of step 9
     "evaluation": 5,
     "end of an epoch": 5,
@@ -86,6 +87,14 @@ class Fails(Callback):
     def write(self, state, values):
         if state.step == PHASES["writer"] + 1:
             self.fail_in("writer")
+
+    def state_dict(self):
+        if self.step == PHASES["state_dict"] + 1:
+            self.fail_in("state_dict")
+        return {"step": self.step}
+
+    def set_state_dict(self, state):
+        self.step = state["step"]
 
     def close(self):
         self.hook.remove()
@@ -196,3 +205,28 @@ def test_evaluation_of_large_weights_is_undone_unless_it_may_train(trains, tmp_p
     said = [line for line in lines() if "cannot be undone" in line]
     assert len(said) == trains and all("resumes after step 0" in line for line in said)
     assert bits(train_large(tmp_path / "run")) == bits(unbroken)
+
+
+class Buffer:
+    """State that is too large to be copied in each step."""
+
+    def __init__(self):
+        self.values = np.zeros(20 * 2**20, "uint8")
+
+    def state_dict(self):
+        return {"values": self.values}
+
+    def set_state_dict(self, state):
+        self.values = state["values"]
+
+
+def test_signal_between_steps_saves_state_of_any_size(tmp_path):
+    """Nothing has to be undone."""
+    with pytest.raises(StoppedError):
+        train(
+            "Adam",
+            tmp_path,
+            state={"buffer": Buffer()},
+            callbacks=[StopsAt(3, terminate)],
+        )
+    assert CheckpointStore(tmp_path / "checkpoints").newest_step() == 3

@@ -1,0 +1,23 @@
+"""Faults at some lines of a run; `python tools/faults.py` tries all of them."""
+
+import re
+
+import pytest
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--file", "whole_steps.py", "--kind", "raise", "--sample", 15],
+        pytest.param(["--sample", 60], marks=pytest.mark.slow),
+        pytest.param(["--sample", 600, "--seed", 2], marks=pytest.mark.release),
+        pytest.param(["--sample", 4, "--processes", 2], marks=pytest.mark.release),
+    ],
+    ids=str,
+)
+def test_faults_at_lines_of_a_run_change_nothing(tool, options):
+    """The tool itself compares the resumed runs with the unbroken one (exit code 1)."""
+    printed = tool("faults", *options, timeout=900).stdout
+    count = options[options.index("--sample") + 1]
+    assert re.match(f"{count} of {count} points hold; they left [1-9]", printed)
