@@ -1,6 +1,5 @@
 """`TrainState`, the one record of a run's progress."""
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -55,9 +54,9 @@ class TrainState:
     scores: list[list[Any]] = field(default_factory=list)
     monitor: str = "valid/acc"
     mode: str = "max"
-    _add_pending: Optional[Callable[[], None]] = field(
-        default=None, init=False, repr=False, compare=False
-    )
+
+    def __post_init__(self) -> None:
+        self._add_pending: Optional[Callable[[], None]] = None
 
     def attach(self, add_pending: Callable[[], None]) -> None:
         """Call `add_pending` from now on in `synchronize`."""
@@ -125,21 +124,11 @@ class TrainState:
         Raises DivergedError.
         """
         self.synchronize()
-        sums = asdict(self.running_sums)
-        sums["totals"] = {name: [*map(_or_none, row)] for name, row in sums["totals"].items()}
-        values = {
-            "epoch": self.epoch,
-            "position": self.position,
-            "step": self.step,
-            "samples": self.samples,
-            "train_seconds": self.train_seconds,
-            "running_sums": sums,
-            "metrics": {tag: _or_none(value) for tag, value in self.metrics.items()},
-            "scores": self.scores,
-            "monitor": self.monitor,
-            "mode": self.mode,
-        }
-        return copy.deepcopy(values)
+        values = asdict(self)
+        values["metrics"] = {tag: _or_none(value) for tag, value in self.metrics.items()}
+        totals = self.running_sums.totals
+        values["running_sums"]["totals"] = {tag: [*map(_or_none, totals[tag])] for tag in totals}
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":

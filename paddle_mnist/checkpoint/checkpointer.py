@@ -12,7 +12,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
-from paddle_mnist.checkpoint.manifest import BREAKPOINT, NOT_SAVED
+from paddle_mnist.checkpoint.manifest import BREAKPOINT
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
@@ -192,7 +192,7 @@ class StoreCheckpointer(Checkpointer):
             **optimizer_entries(self.model, self.optimizer, self.extra),
         }
         if self.not_saved:
-            extra_entries[NOT_SAVED] = self.not_saved
+            extra_entries["not_saved"] = self.not_saved
         name = self._name(state) + name_end
         arguments = (name, files, state, extra_entries)
         if blocking or not self._commit_in_background(*arguments):

@@ -15,13 +15,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional, TypedDict, Union, cast
 
 import msgspec
 
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.checkpoint.statefile import HashedFile
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.errors import CheckpointError, listed
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
@@ -33,7 +33,6 @@ EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
-NOT_SAVED = "not_saved"  # the steps after which a checkpoint was due, but could not be written
 
 
 class DamagedError(CheckpointError):
@@ -48,6 +47,69 @@ class UnreadableError(CheckpointError):
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.EFBIG}
 
 
+class FileEntry(TypedDict):
+    size: CountOrZero
+    sha256: str
+
+
+class _RunningSums(msgspec.Struct, forbid_unknown_fields=True):
+    samples: CountOrZero
+    lr: float
+    totals: dict[str, list[Optional[float]]]
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    """The entries that `TrainState.as_dict` returns."""
+
+    epoch: CountOrZero
+    position: CountOrZero
+    step: CountOrZero
+    samples: CountOrZero
+    train_seconds: float
+    running_sums: _RunningSums
+    metrics: dict[str, Optional[float]]
+    scores: list[tuple[int, Optional[float]]]
+    monitor: str
+    mode: Literal["max", "min"]
+
+
+class Manifest(TypedDict, total=False):
+    """All entries that this package writes. Callbacks may add others, which are kept.
+
+    Each manifest has the first five, and all or none of the optimizer's. An older version may not
+    have written the others, so what a manifest lacks is no difference.
+    """
+
+    format: int
+    files: dict[str, FileEntry]
+    state: Any  # see `_State`
+    saved_at: Annotated[float, msgspec.Meta(ge=0, lt=2**37)]  # seconds since 1970, of a date
+    checksum: str
+    names: dict[str, str]  # of the parameters: Paddle's, by structured names
+    optimizer: str  # its class
+    optimizer_parameters: list[str]  # those that have state
+    schedule: dict[str, Any]
+    config: Optional[dict[str, Any]]  # what a resume compares
+    metrics_lines: CountOrZero  # how many metrics.jsonl had
+    not_saved: list[CountOrZero]  # steps after which a checkpoint could not be written
+    run_id: Optional[str]
+    parent: Optional[str]  # the run that it started from
+    seeding: int
+    inputs: Optional[CountOrZero]  # how many the net takes
+    device: str
+    threads: Optional[str]
+    world_size: int
+    computed_by: dict[str, str]
+    versions: Mapping[str, Optional[str]]
+    data_hash: Optional[str]  # of digits, as the next two
+    replay_hash: Optional[str]
+    dataset: Optional[str]
+
+
+_ALWAYS = {"files", "state", "saved_at"}
+_OF_OPTIMIZER = {"names", "optimizer", "optimizer_parameters", "schedule"}
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A committed checkpoint: the path and the contents of its manifest.
@@ -56,7 +118,7 @@ class Checkpoint:
     """
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     loaded: Mapping[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -83,11 +145,6 @@ class Checkpoint:
         """Return whether it has the best evaluation of the run up to a later checkpoint."""
         best = newest.state.best if newest else None
         return best is not None and self.step == best[0]
-
-    @property
-    def saved_at(self) -> float:
-        """The time, in seconds since 1970."""
-        return float(self.manifest["saved_at"])
 
     @property
     def ends_epoch(self) -> bool:
@@ -199,9 +256,7 @@ def _read_error(path: Path, error: OSError, expected: str) -> CheckpointError:
     )
 
 
-def _require_match(
-    file: HashedFile, expected: Mapping[str, Any], path: Path, manifest: str
-) -> None:
+def _require_match(file: HashedFile, expected: FileEntry, path: Path, manifest: str) -> None:
     """Read a file to its end; raise DamagedError unless it is the one that a manifest lists."""
     file.read_to_end()
     actual = file.entry()
@@ -213,9 +268,9 @@ def _require_match(
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all other entries, as JSON without white space, with sorted keys."""
+    """Return the SHA-256 of all other entries, as JSON: sorted keys, no white space and no NaN."""
     entries = {key: value for key, value in manifest.items() if key != CHECKSUM}
-    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -247,51 +302,15 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
                 f"{path}: its checksum does not match its entries, so it is damaged or was edited; "
                 "use another"
             )
-        msgspec.convert(manifest, _Manifest)
-    except (ValueError, msgspec.ValidationError, KeyError, TypeError) as error:
+        needed = _ALWAYS | (_OF_OPTIMIZER if _OF_OPTIMIZER & manifest.keys() else set())
+        if missing := needed - manifest.keys():
+            raise ValueError(f"lacks {listed(sorted(missing))}")
+        msgspec.convert(manifest, Manifest)
+        msgspec.convert(manifest["state"], _State)
+    except (ValueError, msgspec.ValidationError, KeyError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error
     names = [path.stem + suffix for suffix in DATA_SUFFIXES]
     if not {*names[:2]} <= {*manifest["files"]} <= {*names}:
         raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
-    return Checkpoint(path, manifest)
-
-
-class FileEntry(msgspec.Struct, forbid_unknown_fields=True):
-    size: CountOrZero
-    sha256: str
-
-
-class _RunningSums(msgspec.Struct, forbid_unknown_fields=True):
-    samples: CountOrZero
-    lr: float
-    totals: dict[str, list[Optional[float]]]
-
-
-class _State(msgspec.Struct, forbid_unknown_fields=True):
-    """The entries that `TrainState.as_dict` returns."""
-
-    epoch: CountOrZero
-    position: CountOrZero
-    step: CountOrZero
-    samples: CountOrZero
-    train_seconds: float
-    running_sums: _RunningSums
-    metrics: dict[str, Optional[float]]
-    scores: list[tuple[int, Optional[float]]]
-    monitor: str
-    mode: Literal["max", "min"]
-
-
-class _Manifest(msgspec.Struct):
-    """The entries of every manifest, and some of those that runs add."""
-
-    format: int
-    files: dict[str, FileEntry]
-    state: _State
-    saved_at: float
-    checksum: str
-    config: Optional[dict[str, Any]] = None
-    versions: dict[str, Optional[str]] = {}
-    metrics_lines: CountOrZero = 0
-    not_saved: list[CountOrZero] = []
+    return Checkpoint(path, cast(Manifest, manifest))

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint
+from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, StoppedError
 from paddle_mnist.system import heartbeat, signals
@@ -159,7 +159,7 @@ class Mirror:
         """
         longest = math.inf if is_needed else SHORT_WAIT
         copies = list(self._call(min(self._saving.mirror_timeout, longest), "list_copies"))
-        self._newest_at_start = copies[-1].manifest[CHECKSUM] if copies else None
+        self._newest_at_start = copies[-1].manifest["checksum"] if copies else None
         return copies
 
     def pull(self, newer_than: Optional[Checkpoint]) -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import (
-    CHECKSUM,
     Checkpoint,
     parse_manifest,
     read_manifest,
@@ -307,7 +306,7 @@ def checkpoints_to_upload(
 
 def _checksum(checkpoint: Checkpoint) -> str:
     """Return the identity of a checkpoint, which others of its name do not share."""
-    return str(checkpoint.manifest[CHECKSUM])
+    return checkpoint.manifest["checksum"]
 
 
 def _manifests_first(name: str) -> bool:
@@ -319,7 +318,7 @@ def _wrong_file(checkpoint: Checkpoint, contents: Mapping[str, bytes]) -> Option
     """Return the name of a file that is missing or differs from the manifest; None if all match."""
     for name, entry in checkpoint.manifest["files"].items():
         if hashlib.sha256(contents.get(name, b"")).hexdigest() != entry["sha256"]:
-            return str(name)
+            return name
     return None
 
 

@@ -18,6 +18,7 @@ from paddle_mnist.checkpoint.manifest import (
     PARAMS,
     Checkpoint,
     DamagedError,
+    Manifest,
     read_manifest,
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
@@ -90,7 +91,7 @@ class SavedWeights:
     values: Mapping[str, Any]
     run: RunDirectory
     checkpoint: Optional[Checkpoint] = None
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=Manifest)
 
 
 def newest_run() -> Optional[RunDirectory]:
@@ -101,7 +102,7 @@ def newest_run() -> Optional[RunDirectory]:
     trained = []
     for config in Path(RUNS).rglob("config.yaml"):
         run = RunDirectory(config.parent)
-        times = [checkpoint.saved_at for checkpoint in run.checkpoints.all()]
+        times = [checkpoint.manifest["saved_at"] for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
             times = [run.weights.stat().st_mtime]
         if times:
@@ -304,7 +305,7 @@ def _of_checkpoint(checkpoint: Checkpoint) -> SavedWeights:
 
 def _of_no_checkpoint(file: Path, run: RunDirectory) -> SavedWeights:
     checkpoints = run.checkpoints.all()
-    manifest = checkpoints[-1].manifest if checkpoints else {}
+    manifest = checkpoints[-1].manifest if checkpoints else Manifest()
     return SavedWeights(file, _load_bare(file, run), run, manifest=manifest)
 
 

@@ -39,7 +39,6 @@ log = logging.getLogger("paddle_mnist")
 RUNS = "work/output"  # where runs are, unless --output says otherwise
 DEFAULT_OUTPUT = f"{RUNS}/default"
 TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
-METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 MIRROR_LOCK = ".mirror.lock"  # held by the process that uploads
 FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 
@@ -83,7 +82,6 @@ class RunDirectory:
         self.checkpoints = CheckpointStore(
             self.path / "checkpoints", require_ownership=self._require_ownership
         )
-        self.context: dict[str, Any] = {}  # entries of the manifests: config, versions, ...
         self.mirror: Optional[Mirror] = None
         self.weights_file: Optional[dict[str, Any]] = None  # size and SHA-256, for the result
         self._lock: Optional[FolderLock] = None
@@ -317,22 +315,14 @@ class RunDirectory:
             remove(self.metrics)
             return
         former = self if self.owns(checkpoint) else RunDirectory(checkpoint.path.parent.parent)
-        lines = checkpoint.manifest[METRICS_LINES]
+        lines = checkpoint.manifest["metrics_lines"]
         cut_jsonl(former.metrics, self.metrics, checkpoint.state, lines)
 
     def open_history(self) -> JsonlWriter:
         """Open `metrics.jsonl` to append to it."""
-        self._history = JsonlWriter(self.metrics)
+        history = JsonlWriter(self.metrics)
         sync_folder(self.path)
-        return self._history
-
-    def manifest_entries(self) -> dict[str, Any]:
-        """Return the entries of a manifest about the run, after `open_history`.
-
-        The lines that they count are on the disk. Raises OutputError.
-        """
-        self._history.journal.sync()
-        return {**self.context, METRICS_LINES: self._history.lines}
+        return history
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, after forcing the weights to the disk. Raises OutputError."""

@@ -144,7 +144,7 @@ class Saving(Options):
             kept += [checkpoint for checkpoint in oldest_first if checkpoint.is_breakpoint]
         if self.keep_every_minutes:
             span = 60 * self.keep_every_minutes
-            newest = {checkpoint.saved_at // span: checkpoint for checkpoint in oldest_first}
+            newest = {one.manifest["saved_at"] // span: one for one in oldest_first}
             kept += newest.values()
         return {checkpoint.name for checkpoint in kept}
 

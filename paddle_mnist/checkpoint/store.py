@@ -26,6 +26,7 @@ from paddle_mnist.checkpoint.manifest import (
     DamagedError,
     UnreadableError,
     checksum,
+    parse_manifest,
     read_manifest,
 )
 from paddle_mnist.checkpoint.saving import Saving, best_first
@@ -111,13 +112,12 @@ class CheckpointStore:
             "state": state.as_dict(),
             "saved_at": time.time(),
         }
-        manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
-        manifest[CHECKSUM] = checksum(manifest)
-        checkpoint = Checkpoint(path, manifest)
-        self._signatures[manifest[CHECKSUM]] = _file_signatures(checkpoint)
+        data = json.dumps({**manifest, CHECKSUM: checksum(manifest)}, indent=1).encode()
+        checkpoint = parse_manifest(path, data)  # as it will be read
+        self._signatures[checkpoint.manifest["checksum"]] = _file_signatures(checkpoint)
         sync_folder(self.folder)
         self._require_ownership()
-        write_atomically(path, json.dumps(manifest, indent=1).encode())
+        write_atomically(path, data)
         sync_folder(self.folder)
         self._listed[path] = checkpoint
         with contextlib.suppress(CheckpointError):  # there is none, unless one was replaced
@@ -235,7 +235,7 @@ class CheckpointStore:
         for checkpoint in checkpoints:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
-            self._signatures.pop(checkpoint.manifest[CHECKSUM], None)
+            self._signatures.pop(checkpoint.manifest["checksum"], None)
             self._listed.pop(checkpoint.path, None)
 
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
@@ -273,7 +273,7 @@ class CheckpointStore:
             checkpoint = checkpoint.load_all()
         else:
             checkpoint.verify()
-        self._signatures[checkpoint.manifest[CHECKSUM]] = signatures
+        self._signatures[checkpoint.manifest["checksum"]] = signatures
         return checkpoint
 
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
@@ -286,7 +286,7 @@ class CheckpointStore:
         if not checkpoint.path.exists():  # deleted since the folder was listed
             return False
         signatures = _file_signatures(checkpoint)
-        if signatures and self._signatures.get(checkpoint.manifest[CHECKSUM]) == signatures:
+        if signatures and self._signatures.get(checkpoint.manifest["checksum"]) == signatures:
             return True
         if signatures and _are_older(signatures, checkpoint):
             return True

@@ -144,7 +144,7 @@ def _contents(store: CheckpointStore) -> dict[str, Any]:
     rows = []
     for checkpoint in checkpoints:
         state = checkpoint.state
-        saved_at = datetime.fromtimestamp(checkpoint.saved_at).astimezone()
+        saved_at = datetime.fromtimestamp(checkpoint.manifest["saved_at"]).astimezone()
         kind = "epoch end" if checkpoint.ends_epoch else "inside"
         rows.append(
             {

@@ -18,7 +18,7 @@ from paddle_mnist.training.callbacks import Callback, FitResult, Training
 
 log = logging.getLogger("paddle_mnist")
 
-BEFORE = "metrics_before"  # of result.json, and of older manifests
+BEFORE = "metrics_before"  # of result.json
 TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
 LAYER = "fc"  # whose outputs are divided if `soften` is true
 TEMPERATURES = (1, 1.5, 2, 3, 5, 7, 10)  # 10 leaves a net that is sure and wrong nearly undecided
@@ -68,9 +68,8 @@ class Incremental(Callback, Options):
             )
 
     def before_training(self, training: Training) -> None:
-        if training.resumed_from:  # newer checkpoints have it in `state_dict`
-            self._before = dict(training.resumed_from.manifest.get(BEFORE) or {})
-        elif start := training.arguments.start:
+        start = training.arguments.start
+        if start and not training.resumed_from:
             if not start.weights_only:
                 metrics = training.evaluator.metrics(training.model)
                 self._before = {tag: n for tag, n in metrics.items() if math.isfinite(n)}

@@ -202,7 +202,7 @@ def warn_of_other_code(manifest: Mapping[str, Any], current: Mapping[str, str]) 
     current: of this process, as `computed_by` returns it.
     """
     for part, name in current.items():
-        before = manifest.get("computed_by", {}).get(part) or _former(manifest, part, name)
+        before = manifest.get("computed_by", {}).get(part, name)
         if before != name:
             log.warning(
                 "the %s was computed by %s up to step %d, and is by %s now, which rounds "
@@ -213,16 +213,3 @@ def warn_of_other_code(manifest: Mapping[str, Any], current: Mapping[str, str]) 
                 manifest["state"]["step"],
                 name,
             )
-
-
-def _former(manifest: Mapping[str, Any], part: str, current: str) -> str:
-    """Return what computed a part, by a manifest without `computed_by`.
-
-    Some have an entry for the convolution; in the first of format 4, NumPy computed a fast one on a
-    CPU. They say nothing about any other part: this returns `current`, so that nobody is warned.
-    """
-    if part != CONVOLUTION:
-        return current
-    is_fast = (manifest["config"] or {}).get("fast_conv", "off") != "off"
-    was_numpy = is_fast and manifest.get("device") == "cpu"
-    return str(manifest.get(CONVOLUTION) or ("NumPy's products" if was_numpy else current))

@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 from paddle.optimizer import lr
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.options import plain
 
 EVERY = ("step", "epoch")
@@ -105,9 +105,18 @@ def load_state(
 
     Paddle only counts a schedule's entries, and so warns of unused values where a schedule adds
     entries of its own and loads them, as LinearWarmup does; that warning is left out.
+
+    Raises CheckpointError for numbers that are not those of such a schedule.
     """
     scheduler = scheduler_of(optimizer)
-    typed = _typed(numbers, scheduler)  # before plain numbers replace NumPy's
+    try:
+        typed = (
+            _typed(numbers, scheduler) if scheduler else {}
+        )  # before plain numbers replace NumPy's
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the saved numbers of the schedule are not its own: {error}"
+        ) from error
     with warnings.catch_warnings():
         if scheduler and _keys(state.get(STATE)) == _keys(scheduler.state_dict()):
             warnings.filterwarnings("ignore", message="There are some unused values in state_dict")
@@ -167,15 +176,22 @@ def _typed(numbers: Any, current: Any) -> Any:
 
     numbers: one, a list, or those of a schedule by name. current: the number, list or schedule.
     """
-    if isinstance(numbers, Mapping):
+    if isinstance(numbers, Mapping) and isinstance(current, lr.LRScheduler):
         named = {name: value for name, value in numbers.items() if name != "class"}
         return {name: _typed(value, getattr(current, name, None)) for name, value in named.items()}
     if isinstance(current, np.ndarray):
         return np.asarray(numbers, current.dtype)
+    if isinstance(numbers, Mapping) or (current is not None and _kind(numbers) != _kind(current)):
+        raise ValueError(f"{numbers!r:.40} in place of {current!r:.40}")
     if isinstance(numbers, list):
         is_list = isinstance(current, (list, tuple)) and len(current) == len(numbers)
         return list(map(_typed, numbers, current)) if is_list else numbers
     return type(current)(numbers) if isinstance(current, np.generic) else numbers
+
+
+def _kind(value: Any) -> Any:
+    kinds: tuple[Any, ...] = ((list, tuple), str, (int, float, np.generic))
+    return next((kind for kind in kinds if isinstance(value, kind)), None)
 
 
 def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> None:

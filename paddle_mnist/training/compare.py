@@ -2,13 +2,12 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Optional
 
 import paddle
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.run import METRICS_LINES
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
 from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.training.arguments import (
@@ -32,10 +31,6 @@ EVAL_EVERY = ("eval_every_epochs", "eval_every_steps")  # only count for some ca
 # Values that are only compared if both runs have them: Paddle's objects have other entries in other
 # versions, a new metric is just evaluated, and a loader has a batch size of its own.
 OPTIONAL = ("optimizer", "schedule", "metrics", *EVAL_EVERY, BATCH_SIZE)
-# Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
-# `must_match`.
-FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
-FORMER_PREFIX = "binding."
 
 
 def check_override(training: Training) -> None:
@@ -43,7 +38,7 @@ def check_override(training: Training) -> None:
     override, run = training.arguments.override, training.run
     newest = run.checkpoints.all()[-1:] if override else ()
     stored = [name for checkpoint in newest for name in checkpoint.manifest.get("config") or ()]
-    names = [*training.compared, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
+    names = [*training.compared, *stored]
     groups = [name.partition(".")[0] for name in names]
     options = {*ENGINE_OPTIONS, *flat_values(training.arguments.groups)}
     require_known(override, {*names, *groups, *options, *DERIVED}, "override")
@@ -58,7 +53,7 @@ def check_config_unchanged(
     """
     run, epochs = training.run, training.arguments.epochs
     where = where or str(run.path)
-    if checkpoint.manifest.get("config") is None or METRICS_LINES not in checkpoint.manifest:
+    if checkpoint.manifest.get("config") is None or "metrics_lines" not in checkpoint.manifest:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
             "weights in your own code, as the tutorial does"
@@ -113,7 +108,7 @@ def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, boo
 
     New code is left out.
     """
-    stored, present = checkpoint.manifest["config"], training.compared
+    stored, present = checkpoint.manifest["config"] or {}, training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
@@ -146,7 +141,7 @@ def config_changes(
     arguments, manifest = training.arguments, checkpoint.manifest
     override = arguments.override if override is None else override
     defaults = compared_defaults(arguments.groups)  # a run may be older than the option
-    stored = {**defaults, **_stored_config(manifest)}
+    stored = {**defaults, **(manifest["config"] or {})}
     current = {**defaults, **training.compared}
     must_match = flattened(arguments.must_match or {})
     is_own = training.run.owns(checkpoint)
@@ -168,18 +163,10 @@ def config_changes(
     ]
 
 
-def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a checkpoint's run compares, by their present names."""
-    stored = {name.removeprefix(FORMER_PREFIX): value for name, value in manifest["config"].items()}
-    if FORMER_HASHES["data"] in manifest:
-        hashes = {name: manifest.get(key) for name, key in FORMER_HASHES.items()}
-        stored = {**{name: value and value[:12] for name, value in hashes.items()}, **stored}
-    return stored
-
-
 def _comparable(name: str, value: Any) -> Any:
     """Return a value for a comparison: a path may be written in several ways."""
-    return os.path.abspath(os.path.expanduser(value)) if name in START_FIELDS and value else value
+    is_path = name in START_FIELDS and value and isinstance(value, str)
+    return os.path.abspath(os.path.expanduser(value)) if is_path else value
 
 
 def _is_among(name: str, names: Collection[str]) -> bool:

@@ -323,7 +323,7 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
 def _train(training: Training) -> FitResult:
     """Train the remaining epochs, evaluate, and report."""
     run, world = training.run, training.world
-    resume_or_initialize(training)
+    about = resume_or_initialize(training)
     if not training.resumed_from:
         if isinstance(training.arguments.model, nn.Layer):
             log.info(
@@ -335,7 +335,7 @@ def _train(training: Training) -> FitResult:
             rehearse(training)
     for callback in training.callbacks:
         callback.before_first_step(training)
-    train_epochs(training)
+    train_epochs(training, about)
     for callback in training.callbacks:
         callback.after_last_step(training)
     checkpoint_name = load_final_weights(training)

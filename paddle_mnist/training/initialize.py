@@ -1,14 +1,12 @@
-"""Start a run from the weights of another run, and identify what it starts from."""
+"""Start a run from the weights of another run."""
 
 import logging
-import uuid
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint
+from paddle_mnist.checkpoint.manifest import Manifest
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
@@ -20,7 +18,7 @@ from paddle_mnist.training.callbacks import Training
 log = logging.getLogger("paddle_mnist")
 
 
-def initialize(training: Training, start: StartFrom) -> Mapping[str, Any]:
+def initialize(training: Training, start: StartFrom) -> Manifest:
     """Load the weights that another run has trained; return its manifest, {} if it has none.
 
     The main process reads and broadcasts them. Raises CheckpointError if they are missing or do not
@@ -96,14 +94,3 @@ def state_digest(training: Training) -> str:
             training.extra.digests(),
         ]
     )
-
-
-def lineage(origin: Mapping[str, Any], is_own: bool) -> dict[str, Any]:
-    """Return `run_id` and `parent` for the manifests of a run.
-
-    origin: the manifest of the checkpoint that it starts from, or {}.
-    is_own: whether the run itself saved that; then it keeps the run_id.
-    """
-    if is_own:
-        return {key: origin.get(key) for key in ("run_id", "parent")}
-    return {"run_id": uuid.uuid4().hex, "parent": origin.get("run_id")}

@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.contents import (
     optimizer_entries,
     read_extra,
 )
-from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint
+from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint, Manifest
 from paddle_mnist.checkpoint.safe_load import load_from, safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.data.seeding import generators_restored
@@ -81,7 +81,7 @@ def rehearse(training: Training) -> None:
 class _Trip:
     """A checkpoint after `start` steps, and the outcome of the `count` steps after it."""
 
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     files: "_Files"
     start: int
     count: int
@@ -215,7 +215,7 @@ class _Rehearsal:
             **optimizer_entries(training.model, training.optimizer, self.extra),
             "files": {f"rehearsal{suffix}": {} for suffix in files},
         }
-        return _Trip(manifest, files, start, count, self._train(start, count))
+        return _Trip(cast(Manifest, manifest), files, start, count, self._train(start, count))
 
     def _leave_out(self, path: ObjectPath, text: str) -> None:
         """Leave a value out of all checkpoints. text: its description."""

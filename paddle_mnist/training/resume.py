@@ -12,7 +12,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, UnreadableError
 from paddle_mnist.checkpoint.mirror import UnreachableError
 from paddle_mnist.checkpoint.names import find_checkpoint, find_pair, newest_pair
-from paddle_mnist.checkpoint.run import METRICS_LINES, RunDirectory
+from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed, spelled
@@ -173,20 +173,23 @@ def _read_pair(training: Training, stem: Path) -> Checkpoint:
         epochs,
         OPTIMIZER,
     )
-    manifest = {
-        "files": {},
-        "state": TrainState(epoch=epochs, step=epochs * steps).as_dict(),
-        "names": names,
-        "optimizer": type(training.optimizer).__name__,
-        "optimizer_parameters": [
-            name for name in names if any(key.startswith(f"{name} ") for key in entries)
-        ],
-        "schedule": {},
-        "config": training.compared,
-        "seeding": SEEDING,
-        METRICS_LINES: 0,
-    }
-    return Checkpoint(Path(f"{stem}.json"), manifest, {PARAMS: params, OPTIMIZER: optimizer})
+    return Checkpoint(
+        Path(f"{stem}.json"),
+        {
+            "files": {},
+            "state": TrainState(epoch=epochs, step=epochs * steps).as_dict(),
+            "names": names,
+            "optimizer": type(training.optimizer).__name__,
+            "optimizer_parameters": [
+                name for name in names if any(key.startswith(f"{name} ") for key in entries)
+            ],
+            "schedule": {},
+            "config": dict(training.compared),
+            "seeding": SEEDING,
+            "metrics_lines": 0,
+        },
+        {PARAMS: params, OPTIMIZER: optimizer},
+    )
 
 
 def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> None:

@@ -3,16 +3,17 @@
 import contextlib
 import logging
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-from paddle_mnist.checkpoint.manifest import NOT_SAVED, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint, Manifest
 from paddle_mnist.checkpoint.names import name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.interfaces import Checkpointer
+from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.layers import computed_by, warn_of_other_code
@@ -21,7 +22,7 @@ from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.initialize import initialize, lineage, state_digest
+from paddle_mnist.training.initialize import initialize, state_digest
 from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.resume import restore
 from paddle_mnist.training.steps import SupervisedStep
@@ -49,17 +50,18 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
         yield
 
 
-def resume_or_initialize(training: Training) -> None:
+def resume_or_initialize(training: Training) -> dict[str, Any]:
     """Prepare the net, its optimizer, all other state and the run directory for the first step.
 
     Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
     pretrained ones, do not replace trained ones.
 
-    Raises CheckpointError if a checkpoint does not fit, DataError if processes differ.
+    Returns the entries of the run's manifests that stay the same. Raises CheckpointError if a
+    checkpoint does not fit, DataError if processes differ.
     """
     world, run, checkpoint = training.world, training.run, training.resumed_from
     # The manifest of the checkpoint that the run starts from, if any.
-    origin: Mapping[str, Any] = checkpoint.manifest if checkpoint else {}
+    origin = checkpoint.manifest if checkpoint else Manifest()
     if not checkpoint and (start := training.arguments.start):
         origin = initialize(training, start)
     for callback in training.callbacks:
@@ -69,7 +71,7 @@ def resume_or_initialize(training: Training) -> None:
         restore(training, checkpoint)
         if checkpoint.is_pair:  # of no run: this one is new, and is rehearsed
             training.resumed_from = checkpoint = None
-            origin = {}
+            origin = Manifest()
     else:
         training.average.load(training.model.state_dict())
     if world.size > 1:
@@ -86,12 +88,13 @@ def resume_or_initialize(training: Training) -> None:
     code = computed_by(training.model)
     if is_own:
         world.run_on_main(lambda: warn_of_other_code(origin, code))
-    context = run.context  # in every manifest from now on
+    about: dict[str, Any] = {}
     for callback in training.callbacks:
-        context |= plain(callback.manifest_entries() or {})
-    context.update(
-        lineage(origin, is_own),
-        config=training.compared,
+        about |= plain(callback.manifest_entries() or {})
+    own = Manifest(
+        run_id=origin.get("run_id") if is_own else uuid.uuid4().hex,
+        parent=origin.get("parent") if is_own else origin.get("run_id"),
+        config=dict(training.compared),
         device=training.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
         computed_by=code,
@@ -100,14 +103,18 @@ def resume_or_initialize(training: Training) -> None:
         seeding=SEEDING,
         inputs=step.inputs if isinstance(step, SupervisedStep) else None,  # for `predict_run`
     )
+    return {**about, **own}
 
 
-def train_epochs(training: Training) -> None:
-    """Train the remaining epochs, and write the last weights, or their average."""
+def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
+    """Train the remaining epochs, and write the last weights, or their average.
+
+    about: what `resume_or_initialize` returned.
+    """
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
-        checkpointer = _checkpointer(training)
+        checkpointer = _checkpointer(training, history, about)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state)
         profilers = filter(None, [callback.profiler() for callback in training.callbacks])
@@ -137,9 +144,14 @@ def train_epochs(training: Training) -> None:
         run.weights_file = training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
 
-def _checkpointer(training: Training) -> Checkpointer:
-    if not training.world.is_main_process:
+def _checkpointer(training: Training, history: Writer, about: Mapping[str, Any]) -> Checkpointer:
+    if not isinstance(history, JsonlWriter):  # not in the main process
         return Checkpointer()
+
+    def manifest_entries() -> dict[str, Any]:
+        history.journal.sync()  # the lines that are counted
+        return {**about, "metrics_lines": history.lines}
+
     run, checkpoint = training.run, training.resumed_from
     # With other settings, save again at the end even if no step remains, for the next call.
     is_saved = (
@@ -154,12 +166,12 @@ def _checkpointer(training: Training) -> Checkpointer:
         training.arguments.saving,
         average=training.average,
         resumed_from=checkpoint.state if checkpoint and is_saved else None,
-        manifest_entries=run.manifest_entries,
+        manifest_entries=manifest_entries,
         name=run.name,
         extra=training.extra,
         saves_inside_epochs=training.loader.resumes_inside_epochs,
         mirror=run.mirror,
-        not_saved=[*checkpoint.manifest.get(NOT_SAVED, ())] if checkpoint else [],
+        not_saved=[*checkpoint.manifest.get("not_saved", ())] if checkpoint else [],
     )
 
 
@@ -194,7 +206,7 @@ def _take_best(training: Training) -> Checkpoint:
             f"{state.monitor}; evaluate before training stops"
         )
     is_best = best and best.step == state.best[0]
-    not_saved = run.checkpoints.all()[-1].manifest.get(NOT_SAVED, ()) if best else ()
+    not_saved = run.checkpoints.all()[-1].manifest.get("not_saved", ()) if best else ()
     if not best or not (is_best or state.best[0] in not_saved):
         raise CheckpointError(
             f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "

@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from fit_rows import ProgramError, StopsAt, stop, train
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from paddle import nn
 from paddle.utils import unique_name
 
@@ -32,7 +35,8 @@ from paddle_mnist.checkpoint.manifest import (
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.commands import checkpoints
+from paddle_mnist.errors import CheckpointError, PaddleMnistError
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.train_state import TrainState
 
@@ -304,6 +308,53 @@ def test_data_without_a_manifest_is_orphaned(folder, lines):
     store = CheckpointStore(folder)
     assert store.load_newest().name == OLDER and lines() == []
     assert store.orphaned_files() == sorted(folder / f"{NEWER}{s}" for s in FILES[:-1])
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run of Adam and a schedule that stopped inside its second epoch."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(ProgramError):
+        train("Adam", run, callbacks=[StopsAt(7, stop)])
+    return run
+
+
+def places(value):
+    """Return all (container, key) in a container, at any depth."""
+    items = [*(value.items() if isinstance(value, dict) else enumerate(value))]
+    inside = [places(item) for _, item in items if isinstance(item, (dict, list))]
+    return [(value, key) for key, _ in items] + [place for found in inside for place in found]
+
+
+NOT_NUMBERS = (None, "x", [], {}, [[1]], {"a": {"b": [1]}})
+JUNK = (*NOT_NUMBERS, True, -1, 1.5, 10**30, 1e300, float("nan"))
+READERS = {
+    "list": lambda path: checkpoints.main(["list", str(path.parents[1]), "--json"]),
+    "verify": lambda path: checkpoints.main(["verify", str(path.parents[1])]),
+    "load": load,
+    "best": lambda path: CheckpointStore(path.parent).best(),
+    "resume": lambda path: train("Adam", path.parents[1]),
+    "resume elsewhere": lambda path: train("Adam", path.parents[2] / "other", resume=str(path)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_manifest_with_another_entry_is_read_or_refused(stopped, tmp_path_factory, reader, data):
+    """With a valid checksum, whatever is missing or of another type."""
+    run = shutil.copytree(stopped, tmp_path_factory.mktemp("changed") / "run")
+    path = CheckpointStore(run / "checkpoints").newest().path
+    manifest = json.loads(path.read_text())
+    container, key = data.draw(st.sampled_from(places(manifest)))
+    if data.draw(st.booleans()):
+        del container[key]
+    else:  # the numbers of a schedule may be any
+        junk = NOT_NUMBERS if container is manifest["schedule"] else JUNK
+        container[key] = data.draw(st.sampled_from(junk))
+    path.write_text(json.dumps(seal(manifest)))
+    with contextlib.suppress(PaddleMnistError, SystemExit):
+        READERS[reader](path)
 
 
 # ------------------------------------------------------------------ golden files
