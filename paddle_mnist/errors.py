@@ -90,20 +90,25 @@ class ProcessError(PaddleMnistError):
 
 
 class StoppedError(PaddleMnistError, SystemExit):
-    """A signal stopped the training, after it had saved. signum: its number.
+    """A signal stopped the training, after it had saved.
 
+    signum: its number. is_finished: whether it came after the last step.
     The exit code is 128 + signum. As a `SystemExit` it ends a program that does not catch it with
     that code and without a traceback.
     """
 
-    def __init__(self, signum: int):
+    def __init__(self, signum: int, is_finished: bool = False):
         name = signal.Signals(signum).name
-        super().__init__(f"stopped by {name}; run again to resume")
-        self.signum = signum
+        super().__init__(
+            f"stopped by {name} after the training had finished"
+            if is_finished
+            else f"stopped by {name}; run again to resume"
+        )
+        self.signum, self.is_finished = signum, is_finished
         self.exit_code = self.code = 128 + signum
 
-    def __reduce__(self) -> tuple[type, tuple[int]]:
-        return type(self), (self.signum,)
+    def __reduce__(self) -> tuple[type, tuple[int, bool]]:
+        return type(self), (self.signum, self.is_finished)
 
 
 MOST_CHARACTERS = 300  # of an error in a summary

@@ -56,7 +56,7 @@ class StoreCheckpointer(Checkpointer):
     saves_inside_epochs: whether training can resume inside an epoch; otherwise nothing is saved
         there.
     mirror: the mirror of the run, to which each checkpoint is uploaded.
-    not_saved: the steps of the run after which a checkpoint could not be written.
+    not_saved: the evaluated steps after which a checkpoint could not be written.
     """
 
     store: CheckpointStore
@@ -155,7 +155,8 @@ class StoreCheckpointer(Checkpointer):
 
     def _after_failure(self, state: TrainState, error: OutputError) -> None:
         log.warning("%s is not saved; training continues: %s", self._name(state), error)
-        self.not_saved.append(state.step)
+        if state.metrics:  # the best may be among them
+            self.not_saved.append(state.step)
 
     def _reap_writer(self, wait: bool = False) -> None:
         """Log the error of the thread that writes a checkpoint, if it has finished with one.

@@ -91,7 +91,7 @@ class Manifest(TypedDict, total=False):
     schedule: dict[str, Any]
     config: Optional[dict[str, Any]]  # what a resume compares
     metrics_lines: CountOrZero  # how many metrics.jsonl had
-    not_saved: list[CountOrZero]  # steps after which a checkpoint could not be written
+    not_saved: list[CountOrZero]  # evaluated steps whose checkpoint could not be written
     run_id: Optional[str]
     parent: Optional[str]  # the run that it started from
     seeding: int

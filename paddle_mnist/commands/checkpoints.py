@@ -101,8 +101,13 @@ def _verify(args: argparse.Namespace) -> None:
         unread = sum(isinstance(error, UnreadableError) for error in damage.values())
         raise CheckpointError(
             f"{store.folder}: {len(damage) - unread} checkpoints are damaged, "
-            f"{f'{unread} cannot be read, ' if unread else ''}{len(whole)} are whole; a training "
-            "quarantines the damaged ones, and resumes from the newest that is whole"
+            f"{f'{unread} cannot be read, ' if unread else ''}{len(whole)} are whole; "
+            + (
+                "a training does not start until all can be read"
+                if unread
+                else "a training quarantines the damaged ones, and resumes from the newest that is "
+                "whole"
+            )
         )
 
 

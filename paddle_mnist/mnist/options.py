@@ -172,7 +172,7 @@ class OptimizerOptions(Options):
         1.0, "exponent of the decay (polynomial only); 1: a straight line", must_match=True
     )
     cycle: bool = option(
-        False, "after decay_steps rise to a half, later to a third, ...", must_match=True
+        False, "decay again, over twice decay_steps, three times, ...", must_match=True
     )
     momentum: Fraction = option(0.9, "momentum (optimizer momentum only)", must_match=True)
     weight_decay: NotNegative = option(
@@ -248,8 +248,8 @@ class OptimizerOptions(Options):
 
         constant: learning_rate throughout.
         polynomial: Paddle's `PolynomialDecay`, down from learning_rate to end_lr in `decay_steps`,
-            by default in all steps; straight unless `power` is not 1. With `cycle` it starts over
-            at a half of the way up, a third, and so on.
+            by default in all steps; straight unless `power` is not 1. With `cycle` the rate then
+            jumps to where the decay would be over twice `decay_steps`, three times, and so on.
         cosine: half a cosine from learning_rate to end_lr (Loshchilov & Hutter, "SGDR", 2017).
         onecycle: up from learning_rate/25 to learning_rate in the first 30% of the steps, then
             down to end_lr, along cosines (Smith & Topin, "Super-Convergence", 2018).

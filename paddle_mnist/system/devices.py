@@ -168,9 +168,8 @@ def select_device(name: str = "auto") -> str:
         expected = ["auto", "cpu", *(f"{kind}:N" for kind in counts)]
         install = {"gpu": f".\n{INSTALL}", "xpu": f".\n{INSTALL_XPU}"}
         raise DeviceError(
-            f"device is {name!r}, but the installed Paddle is built for "
-            f"{', '.join(['cpu', *counts])}; expected {', '.join(expected)}"
-            + ("" if kind in counts else install.get(kind, ""))
+            f"device is {name!r}; expected {', '.join(expected)}: the installed Paddle is built for "
+            f"{', '.join(['cpu', *counts])}" + ("" if kind in counts else install.get(kind, ""))
         )
     if name != "cpu" and int(number or 0) >= counts[kind]:
         raise DeviceError(

@@ -110,7 +110,7 @@ def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
         with _handled_by(_record, taken):
             yield
         if came := received():  # once the handlers before these are back, so that none is lost
-            raise StoppedError(came)
+            raise StoppedError(came, is_finished=True)
     finally:
         _state = _State()
 

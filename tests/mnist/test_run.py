@@ -245,7 +245,7 @@ def test_named_run_resumes_and_is_found_by_all_that_reads_it(
         (
             "--device tpu:0",
             5,
-            "but the installed Paddle is built for cpu; expected auto, cpu",
+            "expected auto, cpu: the installed Paddle is built for cpu",
         ),
         ("--device npu --nprocs 2", 2, "device is 'npu', one for 2 processes"),
         ("--device cpu --amp O1", 5, "amp"),

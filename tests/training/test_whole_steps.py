@@ -207,6 +207,47 @@ def test_evaluation_of_large_weights_is_undone_unless_it_may_train(trains, tmp_p
     assert bits(train_large(tmp_path / "run")) == bits(unbroken)
 
 
+class Unusual(nn.Layer):
+    """Changes what a pass should not: trained weights, or the shape of a buffer."""
+
+    def __init__(self, width, what):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, width), nn.Linear(width, 3))
+        self.what = what
+        self.register_buffer("seen", paddle.zeros([4, 1]))
+
+    def forward(self, inputs):
+        if self.training and not is_rehearsal():
+            with paddle.no_grad():
+                if self.what == "weights":
+                    self.layers[1].weight.set_value(self.layers[1].weight * 0.9)
+                elif self.what == "shape":
+                    grown = paddle.concat([self.seen, self.seen])
+                    self.seen.get_tensor().set(grown.numpy(), paddle.CPUPlace())
+        return self.layers(inputs)
+
+
+@pytest.mark.parametrize(
+    ("width", "what", "why"),
+    [(60_000, "weights", "more than 1 MiB"), (8, "weights", None), (8, "shape", "not match")],
+)
+def test_pass_that_changes_what_it_should_not_is_undone_or_not_saved(
+    width, what, why, tmp_path, lines
+):
+    def train_unusual(output, *arguments):
+        return run("Adam", output, *arguments, model=lambda: Unusual(width, what))
+
+    with pytest.raises(ProgramError):  # whatever undoing the step raises
+        train_unusual(tmp_path / "run", "forward", fail)
+    newest = CheckpointStore(tmp_path / "run/checkpoints").newest()
+    assert newest.step == (5 if why else PHASES["forward"])
+    said = [line for line in lines() if "cannot be undone" in line]
+    assert len(said) == bool(why) and all(why in line for line in said)
+    if what == "weights":
+        unbroken = train_unusual(tmp_path / "unbroken")
+        assert bits(train_unusual(tmp_path / "run")) == bits(unbroken)
+
+
 class Buffer:
     """State that is too large to be copied in each step."""
 
