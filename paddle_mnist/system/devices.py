@@ -167,9 +167,10 @@ def select_device(name: str = "auto") -> str:
     if name != "cpu" and not is_known:
         expected = ["auto", "cpu", *(f"{kind}:N" for kind in counts)]
         install = {"gpu": f".\n{INSTALL}", "xpu": f".\n{INSTALL_XPU}"}
+        built_for = ", ".join(["cpu", *counts])
         raise DeviceError(
-            f"device is {name!r}; expected {', '.join(expected)}: the installed Paddle is built for "
-            f"{', '.join(['cpu', *counts])}" + ("" if kind in counts else install.get(kind, ""))
+            f"device is {name!r}; expected {', '.join(expected)}: the installed Paddle is built "
+            f"for {built_for}" + ("" if kind in counts else install.get(kind, ""))
         )
     if name != "cpu" and int(number or 0) >= counts[kind]:
         raise DeviceError(
