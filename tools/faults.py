@@ -406,7 +406,7 @@ def contents(run: Path) -> str:
     """Return a digest of the files of a run, except for times and what follows from them."""
     sha256 = hashlib.sha256()
     for path in sorted(run.rglob("*")):
-        if path.is_file() and path.suffix != ".log":
+        if path.is_file() and path.suffix != ".log" and not path.name.startswith(".lock"):
             name = re.sub(r"\.[0-9a-f]{16}\.part$", ".part", path.name)
             text = path.read_text("latin-1")
             text = re.sub(r'"(time|saved_at|train_seconds|checksum|run_id)": [^,\n}]+', "", text)
