@@ -27,7 +27,7 @@ from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import SPARE, CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.structures import explained, mapped
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError, unknown_name
 from paddle_mnist.inference.export import Example, as_layer, export_layer, one_or_all
 from paddle_mnist.inference.predictor import Input, Predictor, Signature, common_shapes
 from paddle_mnist.mnist.export import INPUT, USUAL_OUTPUTS, ExportedModel, checked_images
@@ -80,7 +80,10 @@ def load_vars(
 
 
 def _require_known(argument: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
-    if not names or set(names) - set(known) or len(set(names)) < len(names):
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown_name(argument, name, known))
+    if not names or len(set(names)) < len(names):
         raise ConfigError(
             f"{argument} are {', '.join(names) or 'empty'}; expected some of {', '.join(known)}, "
             "each once"

@@ -173,8 +173,20 @@ def test_save_inference_model_computes_any_targets_from_any_feeds(
 @pytest.mark.parametrize(
     ("make", "inputs", "feeds", "targets", "message"),
     [
-        (MNIST, None, ["conv1"], ["conv7"], r"target_vars are conv7; expected some of conv1"),
-        (MNIST, None, ["label"], ["logits"], r"feeded_var_names are label; expected some of"),
+        (
+            MNIST,
+            None,
+            ["conv1"],
+            ["conv7"],
+            r"target_vars: unknown name .conv7.; did you mean .conv2.",
+        ),
+        (
+            MNIST,
+            None,
+            ["label"],
+            ["logits"],
+            r"feeded_var_names: unknown name .label.; expected conv1",
+        ),
         (MNIST, None, [], ["logits"], r"feeded_var_names are empty"),
         (MNIST, None, ["images"], [], r"target_vars are empty"),
         (MNIST, None, ["images"], ["fc", "fc"], r"each once"),
@@ -232,15 +244,15 @@ def test_load_of_another_model_raises(tmp_path):
     ):
         with pytest.raises(CheckpointError, match=message):
             fluid.load_vars(tmp_path, model, [name], file)
-    with pytest.raises(ConfigError, match=r"vars are fc\.b; expected some of"):
+    with pytest.raises(ConfigError, match=r"did you mean .fc.bias."):
         fluid.load_vars(tmp_path, MNIST(), ["fc.b"], "params.pdparams")
 
 
 def test_save_unknown_names_raises_and_writes_nothing(tmp_path):
     for names in (["fc.b"], []):
-        with pytest.raises(ConfigError, match="expected"):
+        with pytest.raises(ConfigError, match="did you mean|expected"):
             fluid.save_vars(tmp_path, MNIST(), names)
     for feeds, targets in ((["label"], ["logits"]), (["images"], ["loss"])):
-        with pytest.raises(ConfigError, match="expected"):
+        with pytest.raises(ConfigError, match="did you mean|expected"):
             fluid.save_inference_model(tmp_path, feeds, targets, MNIST())
     assert not list(tmp_path.iterdir())
