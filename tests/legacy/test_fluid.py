@@ -250,9 +250,9 @@ def test_load_of_another_model_raises(tmp_path):
 
 def test_save_unknown_names_raises_and_writes_nothing(tmp_path):
     for names in (["fc.b"], []):
-        with pytest.raises(ConfigError, match="did you mean|expected"):
+        with pytest.raises(ConfigError, match=r"did you mean|expected"):
             fluid.save_vars(tmp_path, MNIST(), names)
     for feeds, targets in ((["label"], ["logits"]), (["images"], ["loss"])):
-        with pytest.raises(ConfigError, match="did you mean|expected"):
+        with pytest.raises(ConfigError, match=r"did you mean|expected"):
             fluid.save_inference_model(tmp_path, feeds, targets, MNIST())
     assert not list(tmp_path.iterdir())
