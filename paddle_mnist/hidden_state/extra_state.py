@@ -63,7 +63,8 @@ log = logging.getLogger("paddle_mnist")
 LOSS = "loss"  # the root that is the loss
 DATA_ROOTS = ("train", "valid", "collate_fn")
 MOST_BYTES = 16 * 2**20  # of a value that only later steps change, not the first ones
-MOST_KEPT = 2**20  # of all values together that are copied in each step
+# Of what is copied in each step: bytes together, and items of a container of containers.
+MOST_KEPT, MOST_NESTED = 2**20, 256
 _NOT_KEPT = object()  # stands for a value that is not copied in each step
 
 
@@ -358,10 +359,15 @@ class ExtraState:
         """Return a copy of a value, or `_NOT_KEPT`. room: the bytes that are left for copies."""
         if value is ABSENT or type(value) in SCALARS:
             return value
-        if type(value) in (list, dict, collections.deque) and len(value) <= MOST_ITEMS:
+        if type(value) in (list, dict, collections.deque):
             items = value.values() if isinstance(value, dict) else value
-            if {*map(type, items)} <= {*SCALARS}:  # such as the losses so far
-                return copy.copy(value)
+            if {*map(type, items)} <= {*SCALARS, tuple}:  # such as the losses so far
+                return copy.copy(value) if len(value) <= MOST_ITEMS else _NOT_KEPT
+            if type(value) is dict and len(value) <= MOST_NESTED:  # such as a list of each metric
+                kept = {key: self._kept_value(item, room) for key, item in value.items()}
+                return _NOT_KEPT if any(v is _NOT_KEPT for v in kept.values()) else kept
+            if len(value) > MOST_NESTED:
+                return _NOT_KEPT
         if not self._is_plain(value) or nbytes(value) > room[0]:
             return _NOT_KEPT
         room[0] -= nbytes(value)

@@ -190,12 +190,12 @@ def _tensors_of(state: Mapping[str, Any]) -> list[paddle.Tensor]:
 
 
 def _kept_schedules(scheduler: LRScheduler) -> Iterator[tuple[LRScheduler, dict[str, Any]]]:
-    """Yield a schedule and those inside it, each with a copy of its attributes."""
+    """Yield a schedule and those inside it, outermost first, with copies of their attributes."""
     values = {
         name: copy.copy(value) if isinstance(value, (list, dict)) else value
         for name, value in vars(scheduler).items()
     }
     yield scheduler, values
     for value in values.values():
-        if isinstance(value, LRScheduler):
+        if isinstance(value, LRScheduler) and value is not scheduler:
             yield from _kept_schedules(value)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import zlib
+from collections import deque
 
 import numpy as np
 import paddle
@@ -246,6 +248,55 @@ def test_pass_that_changes_what_it_should_not_is_undone_or_not_saved(
     if what == "weights":
         unbroken = train_unusual(tmp_path / "unbroken")
         assert bits(train_unusual(tmp_path / "run")) == bits(unbroken)
+
+
+REMEMBERED = {
+    "losses": (list, lambda kept, step: kept.append(step / 3)),
+    "rows": (list, lambda kept, step: kept.append((step, 0.5))),
+    "newest": (lambda: deque(maxlen=4), lambda kept, step: kept.append(step)),
+    "series": (
+        lambda: {"loss": [], "step": []},
+        lambda kept, step: [kept["loss"].append(0.5), kept["step"].append(step)],
+    ),
+    "nested": (list, lambda kept, step: kept.append({"step": [step]})),
+    "array": (lambda: np.zeros(3), lambda kept, step: np.add(kept, step, out=kept)),
+    "generator": (lambda: np.random.RandomState(1), lambda kept, step: kept.rand()),
+    "many": (list, lambda kept, step: kept.extend({"step": step} for _ in range(99))),
+}
+
+
+class Remembers(Callback):
+    """Changes its own value in each step, before another callback raises."""
+
+    def __init__(self, kind):
+        make, self.change = REMEMBERED[kind]
+        self.kept = make()
+
+    def after_step(self, view):
+        self.change(self.kept, view.step)
+
+    def final_metrics(self, training):
+        if isinstance(self.kept, np.random.RandomState):
+            return {"remembered": self.kept.rand()}
+        value = repr(self.kept).encode()
+        return {"remembered": float(zlib.crc32(value))}
+
+
+@pytest.mark.parametrize("kind", REMEMBERED)
+def test_value_of_a_callback_is_put_back_or_named(kind, tmp_path, lines):
+    def train_remembering(output, end=None):
+        return train("Adam", output, callbacks=[Remembers(kind), Fails("observer", end)])
+
+    unbroken = train_remembering(tmp_path / "unbroken")
+    with pytest.raises(ProgramError):
+        train_remembering(tmp_path / "run", fail)
+    is_large = kind == "many"  # more than are copied in each step
+    newest = CheckpointStore(tmp_path / "run/checkpoints").newest_step()
+    assert newest == (5 if is_large else PHASES["observer"])
+    assert any("no copy of callbacks['Remembers'].kept" in line for line in lines()) == is_large
+    resumed = train_remembering(tmp_path / "run")
+    assert resumed.metrics["remembered"] == unbroken.metrics["remembered"]
+    assert bits(resumed) == bits(unbroken)
 
 
 class Buffer:
