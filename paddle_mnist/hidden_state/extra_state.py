@@ -41,6 +41,7 @@ from paddle_mnist.hidden_state.optimizer_state import (
 from paddle_mnist.hidden_state.packing import copied, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
+    GENERATORS,
     MOST_ITEMS,
     SCALARS,
     digest_of,
@@ -359,6 +360,8 @@ class ExtraState:
         """Return a copy of a value, or `_NOT_KEPT`. room: the bytes that are left for copies."""
         if value is ABSENT or type(value) in SCALARS:
             return value
+        if isinstance(value, GENERATORS):
+            return copy.deepcopy(value)
         if type(value) in (list, dict, collections.deque):
             items = value.values() if isinstance(value, dict) else value
             if {*map(type, items)} <= {*SCALARS, tuple}:  # such as the losses so far
