@@ -70,7 +70,9 @@ def test_device_of_a_plugin_trains_resumes_and_infers(tmp_path, tiny):
     read = "infer --example --model exported --device"
     assert "example.jpg" in run(f"{read} npu:1")
     assert "but Paddle sees 2 NPUs" in run(f"{read} npu:2", code=5)
-    assert "built for cpu, npu; expected auto, cpu, npu:N" in run(f"{read} npu:x", code=5)
+    assert "expected auto, cpu, npu:N: the installed Paddle is built for cpu, npu" in run(
+        f"{read} npu:x", code=5
+    )
 
 
 # ------------------------------------------------------------------ without POSIX
