@@ -46,7 +46,10 @@ class LastWholeStep:
         self._model, self._optimizer, self._average = model, optimizer, average
         self._extra, self._history = extra, history
         self._has_begun = self._is_inside = False
-        self._tensors = _KeptTensors()
+        others = extra.optimizers.values() if extra else ()
+        self._optimizers = [optimizer, *others]
+        self._schedulers = [*filter(None, map(scheduler_of, self._optimizers))]
+        self._tensors = _KeptTensors(self._all_tensors)
 
     def begin(self, state: TrainState, running: RunningMetrics, buffers: KeptBuffers) -> None:
         """Begin to keep what a step may change. Until then, the other methods do nothing."""
@@ -65,7 +68,10 @@ class LastWholeStep:
     def before_pass(self, trains: bool) -> None:
         """Keep what may change; call it before a step (trains), an evaluation or an epoch's end."""
         if self._has_begun:
-            self._has_tensors = self._tensors.keep(self._all_tensors)
+            # State of an optimizer is created by its first step with a gradient.
+            states = [getattr(optimizer, "_accumulators", {}) for optimizer in self._optimizers]
+            count = sum(len(held) for state in states for held in state.values())
+            self._has_tensors = self._tensors.keep(count)
             self._needs_tensors = trains or (
                 not self._has_tensors and self._may_evaluations_train()
             )
@@ -123,9 +129,7 @@ class LastWholeStep:
         pending = self._running.pending
         count = len(pending)
         lines = self._history.lines if self._history else 0
-        others = self._extra.optimizers.values() if self._extra else ()
-        schedulers = filter(None, map(scheduler_of, (self._optimizer, *others)))
-        schedules = [kept for scheduler in schedulers for kept in _kept_schedules(scheduler)]
+        schedules = [kept for scheduler in self._schedulers for kept in _kept_schedules(scheduler)]
 
         def put_back() -> None:
             vars(state).update(progress)
@@ -140,22 +144,26 @@ class LastWholeStep:
 
 
 class _KeptTensors:
-    """Copies of the values of tensors, renewed in place."""
+    """Copies of the values of tensors, renewed in place.
 
-    def __init__(self) -> None:
+    find: returns the tensors, which takes longer than to copy few.
+    """
+
+    def __init__(self, find: Callable[[], list[paddle.Tensor]]):
+        self._find, self._count = find, -1
         self._tensors: list[paddle.Tensor] = []
         self._copies: list[ArrayCopy] = []
         self._is_large = False
 
-    def keep(self, find: Callable[[], list[paddle.Tensor]]) -> bool:
+    def keep(self, count: int) -> bool:
         """Copy the values, if they are not too large; return whether they are copied.
 
-        find: returns the tensors.
+        count: if it is another than the last time, find the tensors again.
         """
         if self._is_large:
             return False
-        self._find, tensors = find, find()
-        if not self._are(tensors):
+        if count != self._count:
+            self._count, tensors = count, self._find()
             distinct = {id(tensor): tensor for tensor in tensors if tensor._is_initialized()}
             size = sum(int(t.size) * int(t.element_size()) for t in distinct.values())
             self._is_large = size > MOST_BYTES
