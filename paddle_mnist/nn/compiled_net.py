@@ -142,8 +142,8 @@ class CompiledNet:
         self._run_forward, self._run_backward = kernels.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
-            self._run_cross_entropy = kernels.cross_entropy_loop(net.classes)
-            self.functions["cross-entropy"] = self._run_cross_entropy
+            self._run_batch = kernels.batch_loop(net.classes)
+            self.functions["cross-entropy"] = self._run_batch
         self._compiled: set[str] = set()
         self._lock = threading.Lock()
 
@@ -155,6 +155,12 @@ class CompiledNet:
                     self.functions[title], self._arguments(title), title, self._key
                 )
                 self._compiled.add(title)
+
+    @functools.cached_property
+    def _passes(self) -> npt.NDArray[np.uint64]:
+        """The addresses of the two passes, once these are compiled."""
+        loops = self._run_forward, self._run_backward
+        return np.array([compiler.address_of(loop) for loop in loops], np.uint64)
 
     def is_on_disk(self, title: str) -> bool:
         """Return whether a pass was compiled before; True too where it cannot be kept."""
@@ -168,10 +174,14 @@ class CompiledNet:
     def _arguments(self, title: str) -> tuple[Any, ...]:
         """Return arguments of the types that a pass is called with."""
         memory, matrix = new_memory(self.net, 1, chunks=1), np.zeros((1, 1), np.float32)
-        if title == "cross-entropy":
-            return (matrix, np.zeros(1, np.int64), 0.0, 1.0, matrix[0], matrix)
         kept = (*memory.rows(slice(0, 1)), memory.weights)
-        last = np.float32(0) if title == "convolution" else memory.sums[0]
+        zero = np.float32(0)
+        if title == "cross-entropy":
+            numbers = np.zeros(1, np.uint64)
+            batch = (numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
+            outputs = (matrix, matrix[0], matrix, matrix)
+            return (*batch, *outputs, *kept, memory.sums, zero, self._own.work)
+        last = zero if title == "convolution" else memory.sums[0]
         return (matrix, matrix, *kept, last, self._own.work)
 
     def forward(
@@ -254,17 +264,16 @@ class CompiledNet:
         losses = np.empty(count, np.float32)
         no_gradients = np.empty((count, 0), np.float32)  # of the images
 
-        def run(number: int, chunk: slice) -> None:
-            # Every chunk uses the rows of its thread, which stay in the cache; a batch's would not.
-            kept = (*self._own.rows(chunk), memory.weights)
-            self._run_forward(flat[chunk], logits[chunk], *kept, skip, self._own.work)
-            self._run_cross_entropy(
-                logits[chunk], labels[chunk], smoothing, 1 / count, losses[chunk], gradients[chunk]
-            )
-            sums = memory.sums[number]
-            self._run_backward(gradients[chunk], no_gradients[chunk], *kept, sums, self._own.work)
+        bounds = np.array([0, *(chunk.stop for chunk in chunks)], np.uint64)
+        counter = np.zeros(1, np.uint64)
+        batch = (self._passes, counter, bounds, flat, labels, smoothing)
+        results = (logits, losses, gradients, no_gradients)
 
-        map_chunks(run, chunks, threads)
+        def run(number: int, chunk: slice) -> None:
+            kept = (*self._own.rows(slice(0, LARGE)), memory.weights)
+            self._run_batch(*batch, *results, *kept, memory.sums, skip, self._own.work)
+
+        map_chunks(run, chunks[:threads], threads)  # each thread takes chunks until none is left
         loss = np.float32(np.add.reduce(losses, dtype=np.float64) / count)
         return loss, logits, self._sum(memory, len(chunks))
 

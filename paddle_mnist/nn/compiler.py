@@ -52,6 +52,7 @@ class Loop(Protocol):
     """A function of numba's, which is compiled for the types of its arguments."""
 
     _cache: Any
+    overloads: dict[Any, Any]
 
     def __call__(self, *arguments: Any) -> Any: ...
 
@@ -121,6 +122,13 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
                     )
                 function.compile(types)
     function.disable_compile()
+
+
+def address_of(function: Loop) -> int:
+    """Return the address of a function's machine code, with which others can call it."""
+    (code,) = function.overloads.values()
+    address: int = code.library.get_pointer_to_function(code.fndesc.llvm_func_name)
+    return address
 
 
 def machine_code_path(arguments: Sequence[Any], title: str, key: str) -> Optional[Path]:

@@ -620,6 +620,67 @@ def cross_entropy_loop(number: int) -> Loop:
     return run
 
 
+# ------------------------------------------------------------------ a batch
+
+
+def batch_loop(number: int) -> Loop:
+    """Return a function of the losses and gradients of a batch, for each thread to call once.
+
+    number: of classes.
+    Threads take chunks of the batch from `counter` until none is left. passes: the addresses of the
+    forward and the backward pass, which are compiled by themselves. bounds: where each chunk begins
+    and where the last one ends. kept, winners, skipped, work: the thread's own, which stay in its
+    cache; a batch's would not. The other arguments are those of the passes and of
+    `cross_entropy_loop`, for the whole batch.
+    """
+    cross_entropy = cross_entropy_loop(number)
+
+    @compiled
+    def run(
+        passes, counter, bounds, images, labels, smoothing, logits, losses, gradients, unused,
+        kept, winners, skipped, weights, sums, skip, work,
+    ):  # fmt: skip
+        chunks, scale = uint64(len(bounds) - 1), 1 / len(images)
+        chunk = next_number(counter)
+        while chunk < chunks:
+            part = slice(bounds[chunk], bounds[chunk + ONE])
+            inputs = images[part], logits[part], kept, winners, skipped, weights, skip, work
+            call_at(passes[0], inputs)
+            cross_entropy(
+                logits[part], labels[part], smoothing, scale, losses[part], gradients[part]
+            )
+            rows = kept, winners, skipped, weights, sums[chunk], work
+            call_at(passes[1], (gradients[part], unused[part], *rows))
+            chunk = next_number(counter)
+
+    return run
+
+
+@intrinsic
+def call_at(typing: Any, address: types.Integer, arguments: types.BaseTuple) -> tuple[Any, Any]:
+    """Call a compiled function that returns nothing, by its address (`compiler.address_of`)."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, given: Any) -> Any:
+        kind = context.call_conv.get_function_type(types.none, arguments.types)
+        function = builder.inttoptr(given[0], kind.as_pointer())
+        values = cgutils.unpack_tuple(builder, given[1])
+        context.call_conv.call_function(builder, function, types.none, arguments.types, values)
+        return context.get_dummy_value()
+
+    return types.void(address, arguments), generate
+
+
+@intrinsic
+def next_number(typing: Any, counter: types.Array) -> tuple[Any, Any]:
+    """Return the number in `counter` [1], and add 1 to it, as one step for all threads."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, given: Any) -> Any:
+        (data,) = _data_of(context, builder, signature, given)
+        return builder.atomic_rmw("add", data, data.type.pointee(1), "monotonic")
+
+    return types.uint64(counter), generate
+
+
 # ------------------------------------------------------------------ products in registers
 
 
