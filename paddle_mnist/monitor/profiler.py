@@ -55,18 +55,20 @@ class StepProfiler(Profiler):
         self._table = ""
         self._event: Optional[profiler.RecordEvent] = None
         self._start = self._step_end = time.perf_counter()
+        self._is_reading = True  # from the end of a step to the next forward pass
 
     def before_epoch(self) -> None:
         now = time.perf_counter()
         self._start += now - self._step_end
-        self._step_end = now
+        self._step_end, self._is_reading = now, True
         self._end_event()
         self._begin_event("reader")
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
-        if name == "forward":
+        if name == "forward" and self._is_reading:  # the first shard's
+            self._is_reading = False
             self._seconds["reader"] += began - self._step_end
             self._end_event()
         self._begin_event(name)
@@ -87,7 +89,7 @@ class StepProfiler(Profiler):
             self._start_tracing()
         elif self._steps_done == 2 * self.steps:
             self._stop_tracing()
-        self._step_end = time.perf_counter()
+        self._step_end, self._is_reading = time.perf_counter(), True
         self._begin_event("reader")
 
     def close(self) -> None:
