@@ -1,8 +1,9 @@
 """Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all.
 
-Paddle's own samplers draw from NumPy's global generator, or have a method `set_epoch`. A sampler of
-the caller's own may also keep a generator of its own, or count its epochs: before an epoch it is
-brought into the state that it would have reached by then.
+Paddle's own samplers draw from NumPy's global generator, or have a method `set_epoch`. A caller's
+sampler may also keep a generator, or count its epochs. A resumed run therefore iterates such a
+sampler over the earlier epochs first, so that it enters an epoch in the same state as in an
+unbroken run.
 """
 
 import copy
@@ -35,8 +36,8 @@ def read_epoch(batches: Iterable[Any], epoch: int, start: int = 0) -> Iterator[A
     """Yield the batches of an epoch; close the iterator to end the workers of a loader.
 
     The loader, its dataset, its batch sampler and the sampler in it get the epoch, counted from 0,
-    if they have a method `set_epoch`. A sampler begins in the state in which the epochs
-    before leave it (see `_begin_epoch`). So the order is the same wherever a run resumes.
+    if they have a method `set_epoch`. A sampler begins in the state that the earlier epochs leave
+    it in (see `_begin_epoch`), so the order is the same wherever a run resumes.
 
     start: the first batch to read, for a batch sampler whose `set_epoch` takes it.
     """

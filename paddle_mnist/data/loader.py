@@ -180,7 +180,7 @@ def require_length(dataset: MapDataset, samples: int) -> None:
 def interruptible_batches(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the same batches; a signal interrupts the wait for one, and raises StoppedError.
 
-    Their workers end then, too, while the error, with the frames that it holds, is still in use.
+    The workers that read them end then, too, even while the error keeps this generator alive.
     """
     iterator, end = iter(batches), object()
     try:

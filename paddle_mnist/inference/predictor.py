@@ -179,8 +179,8 @@ class Predictor:
         for name in names:
             if name not in self.outputs:
                 raise ConfigError(
-                    f"outputs names {name!r}; this model has {', '.join(self.outputs)}; name "
-                    "its outputs where it is opened or exported"
+                    f"outputs contains {name!r}, but the outputs of this model are "
+                    f"{', '.join(self.outputs)}; choose its outputs when you open or export it"
                 )
         arrays = self.prepare(inputs)
         indices = [self.outputs.index(name) for name in names]

@@ -18,7 +18,7 @@ from typing import Any, Optional, TypedDict
 
 import numpy as np
 
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import DataError, listed
 from paddle_mnist.mnist.arrays import SIZE, SPLIT_NAMES, Split, make_split
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source
 from paddle_mnist.system.files import cache_folder, warn_once
@@ -68,7 +68,11 @@ class Images:
         for mode, split in self.splits.items():
             indices = np.flatnonzero(np.isin(split.labels, list(digits)))
             if not len(indices):
-                raise DataError(f"{self.source}: no {digits} in its {mode} split; expected some")
+                names = listed([*map(str, digits)])
+                raise DataError(
+                    f"{self.source}: no image of {names} in its {mode} split; choose digits that "
+                    "every split has"
+                )
             splits[mode] = split.take(indices)
         suffix = "#" + ",".join(map(str, sorted(digits)))
         return replace(

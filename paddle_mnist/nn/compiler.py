@@ -132,7 +132,10 @@ def address_of(function: Loop) -> int:
 
 
 def machine_code_path(arguments: Sequence[Any], title: str, key: str) -> Optional[Path]:
-    """Return the file of a function's machine code, whether it exists; None if none can be kept."""
+    """Return the path of a function's machine code, which need not exist yet.
+
+    Returns None if the folder for it cannot be used.
+    """
     # Without links, which could be changed after the rights of the folders were checked.
     folder = Path(os.path.realpath(cache_folder() / "compiled"))
     if not _is_usable(folder):

@@ -17,8 +17,8 @@ of these sums (`add_products_loop`): it loads a run of sums into registers, adds
 whole list, and stores it once. Each sum has its products added in the order of the image.
 
 numba compiles the loops for the sizes at hand, which are constants in them. What makes LLVM
-vectorize the others: indexes are unsigned (a signed one might be negative, which is looked at each
-time), inner loops have a constant number of steps, and arrays do not overlap
+vectorize the others: indexes are unsigned (NumPy counts negative ones from the end, so each signed
+index would be tested), inner loops have a constant number of steps, and arrays do not overlap
 (`paddle_mnist.nn.compiler`).
 
 Once an image has a value that is not finite, its zeros are visited too, and so are the gradients of
@@ -58,10 +58,11 @@ VECTOR = 16  # floats that are listed at a time
 class Workspace(NamedTuple):
     """One thread's arrays for intermediate results of one image.
 
-    starts, places, values: of each row, where the values of each of its pixels start in the list,
-    and of these values the places of the kernels and the values. ends, windows, amounts: of each
-    output, where its list ends, and of the gradients in it the windows and the amounts. winners:
-    empty, for values that have none.
+    The list of an image's values, row by row: pixel x of a row has the entries from starts[x] to
+    starts[x + 1]; an entry is a value, `values[k]`, and where its kernel is, `places[k]`.
+    The list of a layer's gradients, output by output: that of an output ends at ends[output]; an
+    entry is a gradient, `amounts[k]`, and where its window of inputs is, `windows[k]`.
+    winners: empty, for lists of values that no pooling has chosen.
     """
 
     target: Floats  # the image; the sums of a convolution, before the pooling; the logits

@@ -129,7 +129,8 @@ class GradientExchange:
             return shard.weight
         if not shard.samples or (outputs.count == 0 and bool(outputs.loss.isnan())):
             return 0.0
-        return (outputs.count or 1.0) / shard.batch_size  # 1: of a count of 0, it is the total
+        # With a count of 0, the loss is already the total.
+        return (outputs.count or 1.0) / shard.batch_size
 
     def backward(self, shard: Shard, outputs: StepOutputs) -> None:
         """Compute the gradients of a shard, and take them out of the parameters, to be summed."""

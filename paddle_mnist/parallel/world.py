@@ -148,7 +148,7 @@ SINGLE_PROCESS = World()
 
 
 def current_world() -> World:
-    """Return the processes that have called `init_parallel_env`, or a single one."""
+    """Return the processes connected by `init_parallel_env`; `SINGLE_PROCESS` without it."""
     if not distributed.is_initialized() or distributed.get_world_size() < 2:
         return SINGLE_PROCESS
     return DistributedWorld(distributed.get_rank(), distributed.get_world_size())

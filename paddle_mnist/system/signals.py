@@ -13,7 +13,7 @@ The path of SIGTERM: a handler records it; the wait for the next batch, which is
 calls its checkpointer's `after_error`, which saves a breakpoint; `commands.cli` ends the process
 with the error's exit code, 143.
 
-A second signal changes nothing until the training waits for its mirror: that wait it ends.
+A second signal changes nothing, except while the training waits for its mirror: it ends the wait.
 
 Signals are delivered to a process, so the state is the module's. Python runs signal handlers in the
 main thread: in other threads the contexts of this module do nothing.

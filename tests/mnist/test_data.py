@@ -122,7 +122,7 @@ def test_selection_of_nothing_raises(tiny, tmp_path):
     with pytest.raises(DataError, match="no digits between"):
         open_data(f"{tiny}#4-0")
     few = write_json(tmp_path / "few.json.gz", tiny_splits({"train": 9, "valid": 1, "eval": 1}))
-    with pytest.raises(DataError, match=r"in its .* split; expected some"):
+    with pytest.raises(DataError, match=r"in its .* split; choose digits"):
         open_data(f"{few}#0-4")
 
 
