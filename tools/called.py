@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -146,7 +146,8 @@ class Resume:
         given = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
         if not any(value is part for value in given for part in self.parts):
             return
-        modules, above = list[str](), frame
+        modules = list[str]()
+        above: Optional[FrameType] = frame
         while above:
             if isinstance(above.f_locals.get("self"), (Callback, Training)):
                 return

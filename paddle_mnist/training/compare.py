@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
 from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.training.arguments import (
@@ -80,7 +80,7 @@ def check_config_unchanged(
         raise ConfigError(
             f"the run in {where} was started with different settings:\n" + "\n".join(lines)
         )
-    comparison = code_comparison(training, checkpoint).items()
+    comparison = code_comparison(training, checkpoint.manifest).items()
     if changed := [name for name, is_same in comparison if not is_same]:
         log.warning(
             "the code of %s, or a value that it uses, has changed since the run began",
@@ -103,12 +103,12 @@ def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
     return steps is not None and state.step != state.epoch * steps + state.position
 
 
-def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
+def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
     """Return by name whether code is unchanged; {} with another version of Python.
 
     New code is left out.
     """
-    stored, present = checkpoint.manifest["config"] or {}, training.compared
+    stored, present = manifest["config"] or {}, training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.interfaces import as_number
 from paddle_mnist.options import plain
@@ -47,15 +48,13 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     return entries
 
 
-def result_so_far(training: Training) -> Optional[FitResult]:
-    """Return the result of a finished run; None if the run is not finished."""
-    run, checkpoint = training.run, training.resumed_from
-    if not checkpoint:
-        return None
+def finished_result(training: Training, newest: Checkpoint) -> Optional[FitResult]:
+    """Return the result of a run that ended with its newest checkpoint; None if it did not end."""
+    run = training.run
 
     def find() -> Optional[FitResult]:
         values = run.read_result()
-        if values.get("steps") != checkpoint.step or not run.weights.is_file():
+        if values.get("steps") != newest.step or not run.weights.is_file():
             return None
         state = training.state
         # With other values, a callback may no longer ask to stop there.

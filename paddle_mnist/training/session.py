@@ -16,15 +16,13 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
-from paddle_mnist.nn.layers import computed_by, warn_of_other_code
+from paddle_mnist.nn.layers import computed_by
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.initialize import initialize, state_digest
 from paddle_mnist.training.parts import new_loop
-from paddle_mnist.training.resume import restore
 from paddle_mnist.training.steps import SupervisedStep
 from paddle_mnist.training.whole_steps import LastWholeStep
 
@@ -50,44 +48,10 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
         yield
 
 
-def resume_or_initialize(training: Training) -> dict[str, Any]:
-    """Prepare the net, its optimizer, all other state and the run directory for the first step.
-
-    Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
-    pretrained ones, do not replace trained ones.
-
-    Returns the entries of the run's manifests that stay the same. Raises CheckpointError if a
-    checkpoint does not fit, DataError if processes differ.
-    """
-    world, run, checkpoint = training.world, training.run, training.resumed_from
-    # The manifest of the checkpoint that the run starts from, if any.
-    origin = checkpoint.manifest if checkpoint else Manifest()
-    if not checkpoint and (start := training.arguments.start):
-        origin = initialize(training, start)
-    for callback in training.callbacks:
-        callback.before_training(training)
-    training.extra.begin(saves=not checkpoint and training.arguments.start is not None)
-    if checkpoint:
-        restore(training, checkpoint)
-        if checkpoint.is_pair:  # of no run: this one is new, and is rehearsed
-            training.resumed_from = checkpoint = None
-            origin = Manifest()
-    else:
-        training.average.load(training.model.state_dict())
-    if world.size > 1:
-        digest = state_digest(training)
-        world.require_same(digest, "the weights, the optimizer's state or the position in the data")
-        log.info("%d processes start from the same state: SHA-256 %s", world.size, digest)
-
-    def prepare_run() -> None:
-        run.start_history(checkpoint)
-        run.write_config(training.config)
-
-    world.run_on_main(prepare_run)
-    is_own, step = run.owns(checkpoint), training.step
-    code = computed_by(training.model)
-    if is_own:
-        world.run_on_main(lambda: warn_of_other_code(origin, code))
+def _run_entries(training: Training) -> dict[str, Any]:
+    """Return the entries of the run's manifests that stay the same."""
+    world, step, origin = training.world, training.step, training.origin
+    is_own = training.run.owns(training.resumed_from)
     about: dict[str, Any] = {}
     for callback in training.callbacks:
         about |= plain(callback.manifest_entries() or {})
@@ -97,7 +61,7 @@ def resume_or_initialize(training: Training) -> dict[str, Any]:
         config=dict(training.compared),
         device=training.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
-        computed_by=code,
+        computed_by=computed_by(training.model),
         world_size=world.size,
         versions=versions(),
         seeding=SEEDING,
@@ -106,11 +70,9 @@ def resume_or_initialize(training: Training) -> dict[str, Any]:
     return {**about, **own}
 
 
-def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
-    """Train the remaining epochs, and write the last weights, or their average.
-
-    about: what `resume_or_initialize` returned.
-    """
+def train_epochs(training: Training) -> None:
+    """Train the remaining epochs, and write the last weights, or their average."""
+    about = _run_entries(training)
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
