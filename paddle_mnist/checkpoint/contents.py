@@ -8,13 +8,12 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.statefile import SavedState
-from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
+from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
     load_optimizer,
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.hidden_state.packing import unpack
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights, matching_weights
@@ -109,12 +108,3 @@ def checkpoint_files(
     if extra and (packed := extra.packed()):
         files[EXTRA] = SavedState(packed)
     return files
-
-
-def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
-    """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
-    if checkpoint is None or not checkpoint.has_file(EXTRA):
-        return None
-    saved = unpack(checkpoint.load(EXTRA), None, checkpoint.path.with_suffix(EXTRA))
-    state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
-    return state

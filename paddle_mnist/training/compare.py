@@ -49,10 +49,10 @@ def check_config_unchanged(
 ) -> None:
     """Raise ConfigError, with a diff, if the configuration differs from the checkpoint's.
 
-    where: the checkpoint or the mirror, if it is not the run directory.
+    where: the mirror, if the checkpoint is there.
     """
     run, epochs = training.run, training.arguments.epochs
-    where = where or str(run.path)
+    where = where or str(run.path if run.owns(checkpoint) else checkpoint.label)
     if checkpoint.manifest.get("config") is None or "metrics_lines" not in checkpoint.manifest:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
@@ -119,11 +119,14 @@ def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
 
 
 def has_other_schedule(training: Training, checkpoint: Checkpoint) -> bool:
-    """Return whether the learning-rate schedule differs from the one of the checkpoint's run.
+    """Return whether an override has changed the schedule, as a cosine over all steps by epochs.
 
-    True, too, if a function computes its rate: that may use anything, such as the epochs.
+    True, too, if a function computes its rate: that may use anything, such as the epochs. False for
+    one that follows a metric.
     """
     optimizer = training.arguments.optimizer
+    if not training.arguments.override or training.schedule.needs_metric:
+        return False
     names = ["schedule", "schedule_every"]
     if isinstance(optimizer, Options):  # which builds a schedule over all steps
         names += [*compared_values([optimizer]), "epochs", "max_steps"]

@@ -38,7 +38,7 @@ from paddle_mnist.training.results import (
     result_entries,
 )
 from paddle_mnist.training.resume import resume_or_start
-from paddle_mnist.training.session import load_final_weights, open_run, train_epochs
+from paddle_mnist.training.session import load_final_weights, open_run, run_entries, train_epochs
 from paddle_mnist.training.steps import Loss, Metrics, Step
 
 log = logging.getLogger("paddle_mnist")
@@ -239,11 +239,7 @@ def _fit(arguments: FitArguments) -> FitResult:
         log.removeHandler(lines)
     start = arguments.start
     if start and arguments.fresh:  # raises before the old run is moved
-
-        def check_source() -> None:  # returns nothing: a result would be sent to all processes
-            find_start(start)
-
-        training.world.run_on_main(check_source)
+        training.world.run_on_main(lambda: bool(find_start(start)))  # not sent to all processes
     with open_run(training, lines.buffer):
         opened = list[Callback]()
         with _closing(opened):
@@ -298,7 +294,7 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
 
 def _train(training: Training) -> FitResult:
     """Train the remaining epochs, evaluate, and report."""
-    run, world = training.run, training.world
+    run, world, about = training.run, training.world, run_entries(training)
     if not training.resumed_from:
         if isinstance(training.arguments.model, nn.Layer):
             log.info(
@@ -310,7 +306,7 @@ def _train(training: Training) -> FitResult:
             rehearse(training)
     for callback in training.callbacks:
         callback.before_first_step(training)
-    train_epochs(training)
+    train_epochs(training, about)
     for callback in training.callbacks:
         callback.after_last_step(training)
     checkpoint_name = load_final_weights(training)

@@ -25,7 +25,6 @@ from paddle_mnist.errors import CheckpointError, ConfigError, spelled
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import load_optimizer
 from paddle_mnist.hidden_state.plain_data import digest_of
-from paddle_mnist.nn.layers import computed_by, warn_of_other_code
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import FitResult, Training
@@ -34,8 +33,7 @@ from paddle_mnist.training.compare import (
     has_other_schedule,
     has_other_steps,
 )
-from paddle_mnist.training.initialize import find_start, load_what_fits
-from paddle_mnist.training.pairs import explained, read_pair
+from paddle_mnist.training.initialize import find_start, load_what_fits, pair_explained, read_pair
 from paddle_mnist.training.results import finished_result
 
 log = logging.getLogger("paddle_mnist")
@@ -60,7 +58,7 @@ def resume_or_start(training: Training) -> Optional[FitResult]:
     if checkpoint:
         training.resumed_from, training.state = checkpoint, checkpoint.state
         training.origin = checkpoint.manifest
-        if result := finished_result(training, checkpoint):
+        if result := world.run_on_main(lambda: finished_result(training)):
             _load_result(training, checkpoint, result)
             return result
     elif start:
@@ -70,8 +68,8 @@ def resume_or_start(training: Training) -> Optional[FitResult]:
     training.extra.begin(saves=start is not None and not checkpoint)
     if checkpoint:
         _require_same_steps(training, checkpoint)
-        moves = _moves_schedule(training, checkpoint)
-        with explained(training, checkpoint):
+        moves = has_other_schedule(training, checkpoint)
+        with pair_explained(training, checkpoint):
             load_training(training, checkpoint, schedule=not moves, is_own=not checkpoint.is_pair)
         if moves:
             training.schedule.move_to(training.state.step, training.state.epoch)
@@ -153,8 +151,7 @@ def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
                     "epoch it was saved; expected a .pdparams and .pdopt without a manifest"
                 )
     if checkpoint:
-        where = None if run.owns(checkpoint) else str(checkpoint.label)
-        check_config_unchanged(training, checkpoint, where)
+        check_config_unchanged(training, checkpoint)
     return checkpoint
 
 
@@ -167,7 +164,13 @@ def _fetch_newest(training: Training) -> Optional[Checkpoint]:
     """
     run, mirror = training.run, training.run.mirror
     assert mirror  # else the caller asks the run alone
-    local = _newest_on_disk(run)
+    local = None
+    try:
+        local = run.checkpoints.load_newest()
+    except UnreadableError:  # it may be newer than the mirror
+        raise
+    except CheckpointError as error:  # there may be a good one in the mirror
+        log.warning("%s", error)
     try:
         newest = next(reversed(mirror.list_copies(is_needed=local is None)), None)
     except UnreachableError as error:
@@ -194,17 +197,6 @@ def _fetch_newest(training: Training) -> Optional[Checkpoint]:
         return local
     mirror.pull(newer_than=local)
     return run.checkpoints.load_newest()
-
-
-def _newest_on_disk(run: RunDirectory) -> Optional[Checkpoint]:
-    """Return the newest checkpoint on this machine that is intact, loaded, if there is any."""
-    try:
-        return run.checkpoints.load_newest()
-    except UnreadableError:  # it may be newer than the mirror
-        raise
-    except CheckpointError as error:  # there may be a good one in the mirror
-        log.warning("%s", error)
-        return None
 
 
 def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> None:
@@ -287,16 +279,6 @@ def _require_same_steps(training: Training, checkpoint: Checkpoint) -> None:
         )
 
 
-def _moves_schedule(training: Training, checkpoint: Checkpoint) -> bool:
-    """Return whether to move the schedule to the checkpoint's step, instead of loading it.
-
-    That is if an override has changed it, such as a cosine over all steps by more epochs, unless it
-    follows a metric.
-    """
-    is_movable = bool(training.arguments.override) and not training.schedule.needs_metric
-    return is_movable and has_other_schedule(training, checkpoint)
-
-
 def _require_same_state(training: Training) -> None:
     """Raise DataError if several processes do not start from the same state."""
     if training.world.size == 1:
@@ -316,7 +298,7 @@ def _require_same_state(training: Training) -> None:
 
 
 def _begin_files(training: Training) -> None:
-    """Cut `metrics.jsonl` at the checkpoint, write `config.yaml`, and warn of other code."""
+    """Cut `metrics.jsonl` at the checkpoint, and write `config.yaml`."""
     run, checkpoint = training.run, training.resumed_from
     run.start_history(checkpoint)
     run.write_config(training.config)
@@ -325,5 +307,3 @@ def _begin_files(training: Training) -> None:
             "the run began with a version that seeds random numbers of samples differently; if "
             "samples draw any, such as random augmentation, they draw other numbers from here on"
         )
-    if run.owns(checkpoint):
-        warn_of_other_code(training.origin, computed_by(training.model))

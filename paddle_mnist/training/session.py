@@ -16,7 +16,7 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
-from paddle_mnist.nn.layers import computed_by
+from paddle_mnist.nn.layers import computed_by, warn_of_other_code
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
@@ -48,10 +48,12 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
         yield
 
 
-def _run_entries(training: Training) -> dict[str, Any]:
+def run_entries(training: Training) -> dict[str, Any]:
     """Return the entries of the run's manifests that stay the same."""
     world, step, origin = training.world, training.step, training.origin
-    is_own = training.run.owns(training.resumed_from)
+    is_own, code = training.run.owns(training.resumed_from), computed_by(training.model)
+    if is_own:
+        world.run_on_main(lambda: warn_of_other_code(origin, code))
     about: dict[str, Any] = {}
     for callback in training.callbacks:
         about |= plain(callback.manifest_entries() or {})
@@ -61,7 +63,7 @@ def _run_entries(training: Training) -> dict[str, Any]:
         config=dict(training.compared),
         device=training.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
-        computed_by=computed_by(training.model),
+        computed_by=code,
         world_size=world.size,
         versions=versions(),
         seeding=SEEDING,
@@ -70,9 +72,11 @@ def _run_entries(training: Training) -> dict[str, Any]:
     return {**about, **own}
 
 
-def train_epochs(training: Training) -> None:
-    """Train the remaining epochs, and write the last weights, or their average."""
-    about = _run_entries(training)
+def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
+    """Train the remaining epochs, and write the last weights, or their average.
+
+    about: what `run_entries` returned.
+    """
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
     with contextlib.closing(history):
@@ -144,42 +148,39 @@ def load_final_weights(training: Training) -> str:
     metrics, too. Raises CheckpointError if the best checkpoint is missing.
     """
     model, average, state = training.model, training.average, training.state
-
-    def load() -> tuple[str, dict[str, float]]:
-        if training.arguments.ends_with_best:
-            best = _take_best(training)
-            return best.name, best.state.metrics
-        if average is not NO_AVERAGE:
-            load_weights(model, average.weights(model), "the average")
-        return name_of_checkpoint(training.run.name, state), state.metrics
-
-    name, state.metrics = training.world.run_on_main(load)
+    name = name_of_checkpoint(training.run.name, state)
+    if training.arguments.ends_with_best:
+        best = training.world.run_on_main(lambda: _load_best(training))
+        name, state.metrics = best.name, best.state.metrics
+    elif average is not NO_AVERAGE:
+        load_weights(model, average.weights(model), "the average")
     training.world.broadcast(model.state_dict().values())
     return name
 
 
-def _take_best(training: Training) -> Checkpoint:
-    """Load the best checkpoint into the model, and write its weights as the final ones."""
-    run, state = training.run, training.state
-    best = run.checkpoints.best()
+def _load_best(training: Training) -> Checkpoint:
+    """Load the best checkpoint into the model, and write its weights as the final ones.
+
+    If the best one could not be saved, it is the best of the others.
+    """
+    run, state, best = training.run, training.state, training.run.checkpoints.best()
     if not state.best:
         raise CheckpointError(
             f"{run.path}: the run ends with its best checkpoint, but no evaluation gave a value of "
             f"{state.monitor}; evaluate before training stops"
         )
-    is_best = best and best.step == state.best[0]
+    step = state.best[0]
     not_saved = run.checkpoints.all()[-1].manifest.get("not_saved", ()) if best else ()
-    if not best or not (is_best or state.best[0] in not_saved):
+    if not best or step not in (best.step, *not_saved):
         raise CheckpointError(
             f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(training.model, best.load(PARAMS), best.path)
     run.weights_file = write_weights(run.weights, training.model.state_dict())
-    epoch = best.state.epoch + (best.state.position > 0)
-    if not is_best:
-        log.warning("the best checkpoint, of step %d, could not be saved", state.best[0])
-    which = "best" if is_best else "best saved one"
-    count = len(state.scores)
+    if best.step != step:
+        log.warning("the best checkpoint, of step %d, could not be saved", step)
+    which = "best" if best.step == step else "best saved one"
+    count, epoch = len(state.scores), best.state.epoch + (best.state.position > 0)
     log.info("the %s of %d evaluations is that of epoch %d (%s)", which, count, epoch, best.name)
     return best
