@@ -399,18 +399,20 @@ class ExtraState:
         return {"left": [], **contents, "path": path}
 
     def saved_optimizers(
-        self, saved: Mapping[str, Any], is_own: bool = True
-    ) -> Iterator[tuple[paddle.optimizer.Optimizer, dict[str, Any], str]]:
-        """Yield each of the other optimizers, what `load_optimizer` loads into it, and its name.
+        self, saved: Mapping[str, Any], schedule: bool = True, is_own: bool = True
+    ) -> Iterator[tuple[paddle.optimizer.Optimizer, dict[str, Any], str, bool]]:
+        """Yield for each other optimizer what `load_optimizer` loads into it, its name, and how.
 
-        is_own: see `load_values`. Raises CheckpointError if a checkpoint has other objects.
+        schedule, is_own: see `load_values`. Raises CheckpointError if a checkpoint has other
+        objects.
         """
         if is_own:
             self._require_names(saved, saved["path"])
         for path, optimizer in self.optimizers.items():
-            name = describe_path(path)
-            if name in saved["optimizers"] and (is_own or path[0][1] == "optimizer"):
-                yield optimizer, saved["optimizers"][name], f"{saved['path']}: {name}"
+            name, is_inside = describe_path(path), path[0][1] == "optimizer"  # as of LookAhead
+            if name in saved["optimizers"] and (is_own or is_inside):
+                origin, keeps_schedule = f"{saved['path']}: {name}", is_inside and not schedule
+                yield optimizer, saved["optimizers"][name], origin, keeps_schedule
 
     def load_result(self, saved: Mapping[str, Any]) -> None:
         """Load the state of a finished run, except for optimizers and values of callbacks.

@@ -101,8 +101,8 @@ def load_training(
     # Optimizers first, since this changes the weights.
     load_optimizer(optimizer, saved_optimizer(checkpoint), extra.parameters, path, not schedule)
     saved = read_extra(checkpoint, extra)
-    for other, contents, origin in extra.saved_optimizers(saved, is_own):
-        load_optimizer(other, contents, extra.parameters, origin)
+    for other, contents, origin, keeps in extra.saved_optimizers(saved, schedule, is_own):
+        load_optimizer(other, contents, extra.parameters, origin, keeps_schedule=keeps)
     load_model(checkpoint, training.model, training.average)
     extra.load_values(saved, schedule, is_own)
 
