@@ -8,17 +8,14 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.statefile import SavedState
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
-from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
+from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
-    Parameters,
-    load_structured_state,
+    load_optimizer,
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.hidden_state.packing import unpack
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
-from paddle_mnist.nn.schedule import STATE, schedule_numbers
+from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights, matching_weights
 
 
@@ -37,46 +34,17 @@ def optimizer_entries(
     }
 
 
-def _load_optimizer(
-    optimizer: paddle.optimizer.Optimizer,
-    checkpoint: Checkpoint,
-    parameters: Parameters,
-    schedule: bool,
-) -> None:
-    """Load an optimizer's state from a checkpoint, matched by structured parameter names.
-
-    parameters: those that the optimizer may have, by these names. schedule: see `load_checkpoint`.
-
-    This changes the weights, so load those afterwards. Raises CheckpointError unless every entry
-    matches: with a diff or, for an optimizer of another class, with the names of the two classes.
-    """
-    manifest, path = checkpoint.manifest, checkpoint.path.with_suffix(OPTIMIZER)
-    saved_class, own_class = manifest["optimizer"], type(optimizer).__name__
-    saved = _saved_state(checkpoint)
-    if not schedule:
-        saved.pop(STATE, None)
-    with_state, without_state = set[str](), set[str]()
-    if saved_class == own_class:  # of another class, any parameter may have state
-        with_state = {*manifest["optimizer_parameters"]}  # those that have had a gradient
-        without_state = {*manifest["names"]} - with_state
-    try:
-        load_structured_state(
-            optimizer,
-            saved,
-            parameters,
-            with_state,
-            without_state,
-            f"{path} does not fit the optimizer",
-            manifest["schedule"] if schedule else {},
-            keeps_schedule=not schedule,
-        )
-    except CheckpointError as error:  # classes with the same entries match, as Adam and AdamW
-        if saved_class == own_class:
-            raise
-        raise CheckpointError(
-            f"{path}: the optimizers differ: {saved_class} there, {own_class} now, which keeps "
-            f"another state; expected {saved_class}; or start a new run: {WEIGHTS_ALONE}"
-        ) from error
+def saved_optimizer(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the optimizer in a checkpoint, for `load_optimizer`. Raises CheckpointError."""
+    manifest = checkpoint.manifest
+    names = {name: structured for structured, name in manifest["names"].items()}
+    return {
+        "class": manifest["optimizer"],
+        "names": manifest["names"],
+        "parameters": manifest["optimizer_parameters"],
+        "state": structured_state(checkpoint.load(OPTIMIZER), names),
+        "schedule": manifest["schedule"],
+    }
 
 
 def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -86,7 +54,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     arrays as NumPy's. Raises CheckpointError if it is damaged.
     """
     entries = {}
-    for key, value in _saved_state(checkpoint).items():
+    for key, value in saved_optimizer(checkpoint)["state"].items():
         if isinstance(value, Mapping):  # the schedule
             entries.update({f"{key} {name}": number for name, number in value.items()})
         else:
@@ -94,10 +62,18 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return entries
 
 
-def _saved_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the optimizer's state in a checkpoint, by structured names as they were saved."""
-    names = {name: structured for structured, name in checkpoint.manifest["names"].items()}
-    return structured_state(checkpoint.load(OPTIMIZER), names)
+def load_model(
+    checkpoint: Checkpoint, model: nn.Layer, average: WeightAverage = NO_AVERAGE
+) -> None:
+    """Load the weights in a checkpoint into a model, and their average, one file at a time.
+
+    Raises CheckpointError, with a diff, unless they match exactly.
+    """
+    in_training = TRAINING if checkpoint.has_file(TRAINING) else PARAMS
+    load_weights(model, checkpoint.load(in_training), checkpoint.path.with_suffix(in_training))
+    if average is not NO_AVERAGE:
+        averaged = checkpoint.load(PARAMS)
+        average.load(matching_weights(model, averaged, checkpoint.path.with_suffix(PARAMS)))
 
 
 def load_checkpoint(
@@ -105,32 +81,15 @@ def load_checkpoint(
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
     average: WeightAverage = NO_AVERAGE,
-    schedule: bool = True,
-    extra: Optional[ExtraState] = None,
-    is_own: bool = True,
 ) -> None:
-    """Load a checkpoint into a model, the moving average of its weights, and its optimizer.
-
-    schedule: whether to load the learning-rate schedule, too; otherwise it stays as it is.
-    extra: the rest of the state. is_own: whether the checkpoint is of the same run; of another
-        run's extra state, only the part that belongs to the optimizer is loaded.
+    """Load a checkpoint without extra state into a model and its optimizer.
 
     Raises CheckpointError unless everything matches exactly. Do not use the objects after that,
     since some may have been loaded.
     """
-    parameters = extra.parameters if extra else dict(model.named_parameters())
-    _load_optimizer(optimizer, checkpoint, parameters, schedule)
-    saved = read_extra(checkpoint, extra) if extra else None
-    if extra and saved:
-        extra.load_optimizers(saved, is_own)
-    # One file at a time is in memory.
-    in_training = TRAINING if checkpoint.has_file(TRAINING) else PARAMS
-    load_weights(model, checkpoint.load(in_training), checkpoint.path.with_suffix(in_training))
-    if average is not NO_AVERAGE:
-        averaged = checkpoint.load(PARAMS)
-        average.load(matching_weights(model, averaged, checkpoint.path.with_suffix(PARAMS)))
-    if extra and saved:
-        extra.load_values(saved, schedule, is_own)
+    saved, path = saved_optimizer(checkpoint), checkpoint.path.with_suffix(OPTIMIZER)
+    load_optimizer(optimizer, saved, dict(model.named_parameters()), path)
+    load_model(checkpoint, model, average)
 
 
 def checkpoint_files(
@@ -149,18 +108,3 @@ def checkpoint_files(
     if extra and (packed := extra.packed()):
         files[EXTRA] = SavedState(packed)
     return files
-
-
-def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
-    """Return the extra state in a checkpoint. Raises CheckpointError."""
-    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
-    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))
-
-
-def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
-    """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
-    if checkpoint is None or not checkpoint.has_file(EXTRA):
-        return None
-    saved = unpack(checkpoint.load(EXTRA), None, checkpoint.path.with_suffix(EXTRA))
-    state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
-    return state

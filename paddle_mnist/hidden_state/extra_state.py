@@ -33,10 +33,9 @@ from paddle_mnist.hidden_state.object_paths import (
 )
 from paddle_mnist.hidden_state.optimizer_state import (
     Parameters,
-    generated_names,
-    load_structured_state,
     optimizer_contents,
     optimizer_parameters,
+    own_parameters,
 )
 from paddle_mnist.hidden_state.packing import copied, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
@@ -280,7 +279,7 @@ class ExtraState:
         return {
             "named": {name: state_of(part, name) for name, part in self.parts.items()},
             "optimizers": {
-                describe_path(path): optimizer_contents(optimizer, self._parameters_of(optimizer))
+                describe_path(path): optimizer_contents(optimizer, self.parameters)
                 for path, optimizer in self.optimizers.items()
             },
             "values": [[self._packed_path(path), value] for path, value in self._values().items()],
@@ -313,7 +312,7 @@ class ExtraState:
                 yield part.state_dict()
         for optimizer in self.optimizers.values():
             yield optimizer.state_dict()
-            yield self._parameters_of(optimizer)
+            yield own_parameters(optimizer, self.parameters)
         yield self.optimized
 
     def keep(self) -> Callable[[bool], list[str]]:
@@ -390,7 +389,7 @@ class ExtraState:
         return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
 
     def unpacked(self, packed: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        """Return the contents of a file, by kind, for `load_optimizers` and `load_values`.
+        """Return the contents of a file, by kind, for `saved_optimizers` and `load_values`.
 
         packed: what `packed` returned. path: of the file, for errors. Raises CheckpointError.
         """
@@ -399,24 +398,21 @@ class ExtraState:
         self._check(contents, path)
         return {"left": [], **contents, "path": path}
 
-    def load_optimizers(self, saved: Mapping[str, Any], is_own: bool = True) -> None:
-        """Load the other optimizers. This changes their parameters, so load those afterwards."""
+    def saved_optimizers(
+        self, saved: Mapping[str, Any], schedule: bool = True, is_own: bool = True
+    ) -> Iterator[tuple[paddle.optimizer.Optimizer, dict[str, Any], str, bool]]:
+        """Yield for each other optimizer what `load_optimizer` loads into it, its name, and how.
+
+        schedule, is_own: see `load_values`. Raises CheckpointError if a checkpoint has other
+        objects.
+        """
         if is_own:
             self._require_names(saved, saved["path"])
         for path, optimizer in self.optimizers.items():
-            contents = saved["optimizers"].get(describe_path(path))
-            if contents is None or not (is_own or path[0][1] == "optimizer"):
-                continue
-            parameters = self._parameters_of(optimizer)
-            load_structured_state(
-                optimizer,
-                contents["state"],
-                parameters,
-                contents["parameters"],
-                {*parameters} - {*contents["parameters"]},
-                f"{saved['path']}: {describe_path(path)} does not fit",
-                contents["schedule"],
-            )
+            name, is_inside = describe_path(path), path[0][1] == "optimizer"  # as of LookAhead
+            if name in saved["optimizers"] and (is_own or is_inside):
+                origin, keeps_schedule = f"{saved['path']}: {name}", is_inside and not schedule
+                yield optimizer, saved["optimizers"][name], origin, keeps_schedule
 
     def load_result(self, saved: Mapping[str, Any]) -> None:
         """Load the state of a finished run, except for optimizers and values of callbacks.
@@ -480,6 +476,7 @@ class ExtraState:
             known &= all(isinstance(is_frozen, bool) for is_frozen in saved["frozen"].values())
             known &= all(isinstance(name, str) for name in saved.get("left", ()))
             for contents in saved["optimizers"].values():
+                known &= isinstance(contents["class"], str)
                 known &= isinstance(contents["state"], dict)
                 known &= isinstance(contents["schedule"], dict)
                 known &= isinstance(contents["parameters"], list)
@@ -509,12 +506,6 @@ class ExtraState:
             for path, value in values.items()
             if value is not ABSENT and self._is_plain(value)
         }
-
-    def _parameters_of(self, optimizer: paddle.optimizer.Optimizer) -> Parameters:
-        """Return an optimizer's parameters by their names in the model, or by number."""
-        names = generated_names(self.parameters)
-        own = optimizer_parameters(optimizer)
-        return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
 
     def _packed_path(self, path: ObjectPath) -> list[Any]:
         """Return a path as plain data, with names in place of keys that are parameters."""

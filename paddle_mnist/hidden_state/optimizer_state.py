@@ -7,7 +7,7 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
 from paddle_mnist.nn.state_dict import require_match, without_name_table
@@ -26,6 +26,13 @@ def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.T
         for group in groups
         for parameter in (group["params"] if isinstance(group, dict) else [group])
     ]
+
+
+def own_parameters(optimizer: paddle.optimizer.Optimizer, parameters: Parameters) -> Parameters:
+    """Return an optimizer's parameters by their names among others, or else by number."""
+    names = generated_names(parameters)
+    own = optimizer_parameters(optimizer)
+    return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
 
 
 def require_distinct_names(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
@@ -68,11 +75,15 @@ def parameters_with_state(
 def optimizer_contents(
     optimizer: paddle.optimizer.Optimizer, parameters: Parameters
 ) -> dict[str, Any]:
-    """Return the state of an optimizer and its schedule as plain data."""
+    """Return the state of an optimizer and its schedule as plain data.
+
+    parameters: its own and others, by structured name; its own may lack.
+    """
+    own = own_parameters(optimizer, parameters)
     return {
         "class": type(optimizer).__name__,
-        "parameters": parameters_with_state(optimizer, parameters),
-        "state": structured_state(optimizer.state_dict(), generated_names(parameters)),
+        "parameters": parameters_with_state(optimizer, own),
+        "state": structured_state(optimizer.state_dict(), generated_names(own)),
         # `_var_name` is a generated name, which differs each time an optimizer uses the schedule.
         "schedule": _without(schedule_numbers(optimizer), "_var_name"),
     }
@@ -86,38 +97,52 @@ def _without(numbers: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def load_structured_state(
+def load_optimizer(
     optimizer: paddle.optimizer.Optimizer,
     saved: Mapping[str, Any],
     parameters: Parameters,
-    with_state: Collection[str],
-    without_state: Collection[str],
-    error: str,
-    numbers: Mapping[str, Any] = {},
+    origin: Any,
     keeps_schedule: bool = False,
 ) -> None:
-    """Load the state that `structured_state` returned into an optimizer.
+    """Load the state and the schedule that `optimizer_contents` returned into an optimizer.
 
-    with_state, without_state: the structured names of the parameters with and without saved state;
-    others have state if they are trained. error: the beginning of the error message. numbers: of
-    the schedule, see `schedule_numbers`.
+    saved: it may have "names", too: of all parameters that the saved optimizer may have had; by
+    default the present ones. Others have state if they are trained.
+    parameters: see `optimizer_contents`. origin: where the state comes from, for errors.
     keeps_schedule: whether to leave the schedule unchanged.
 
-    This changes the weights, so load those afterwards. Raises CheckpointError, with a diff, if the
-    entries do not match.
+    This changes the weights, so load those afterwards. Raises CheckpointError unless every entry
+    matches: with a diff or, for an optimizer of another class, with the names of the two classes.
     """
+    saved_class, own_class = saved["class"], type(optimizer).__name__
+    parameters = own_parameters(optimizer, parameters)
+    with_state, known = {*saved["parameters"]}, {*saved.get("names", parameters)}
+    if saved_class != own_class:  # in another class, any parameter may have state
+        with_state, known = set(), set()
     names = generated_names(parameters)
     chosen = [
         parameter
         for name, parameter in parameters.items()
-        if name in with_state or not (parameter.stop_gradient or name in without_state)
+        if name in with_state or not (name in known or parameter.stop_gradient)
     ]
-    current = _create_state(optimizer, chosen, names, {*saved} - {STATE})
-    if keeps_schedule and STATE in current:
-        saved = {**saved, STATE: current[STATE]}
+    state = {key: value for key, value in saved["state"].items() if key != STATE}
+    current = _create_state(optimizer, chosen, names, state.keys())
+    schedule = current if keeps_schedule else saved["state"]
+    if STATE in schedule:
+        state[STATE] = schedule[STATE]
     keys = {_structured_key(key, names): key for key in without_name_table(current)}
-    require_match(saved, {name: current[key] for name, key in keys.items()}, error)
-    load_state(optimizer, {keys[name]: value for name, value in saved.items()}, numbers)
+    expected = {name: current[key] for name, key in keys.items()}
+    try:
+        require_match(state, expected, f"{origin} does not fit the optimizer")
+    except CheckpointError as error:  # classes with the same entries match, as Adam and AdamW
+        if saved_class == own_class:
+            raise
+        raise CheckpointError(
+            f"{origin}: the optimizers differ: {saved_class} there, {own_class} now, which keeps "
+            f"another state; expected {saved_class}; or start a new run: {WEIGHTS_ALONE}"
+        ) from error
+    numbers = {} if keeps_schedule else saved["schedule"]
+    load_state(optimizer, {keys[name]: value for name, value in state.items()}, numbers)
     _forget_loaded(optimizer)
 
 

@@ -110,9 +110,8 @@ def load_state(
     """
     scheduler = scheduler_of(optimizer)
     try:
-        typed = (
-            _typed(numbers, scheduler) if scheduler else {}
-        )  # before plain numbers replace NumPy's
+        # Before plain numbers replace NumPy's.
+        typed = _typed(numbers, scheduler) if scheduler else {}
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"the saved numbers of the schedule are not its own: {error}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import paddle
     from paddle import nn
 
-    from paddle_mnist.checkpoint.manifest import Checkpoint
+    from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
     from paddle_mnist.checkpoint.run import RunDirectory
     from paddle_mnist.hidden_state.extra_state import ExtraState
     from paddle_mnist.monitor.profiler import Profiler
@@ -81,6 +81,7 @@ class Training:
     callbacks: including the default ones.
     compared: the values that a resume compares, by names such as "optimizer.beta1".
     config: the contents of `config.yaml`. resumed_from: a checkpoint, if it was resumed.
+    origin: the manifest of the checkpoint from which it was resumed or started; else empty.
     """
 
     arguments: "FitArguments"
@@ -102,6 +103,7 @@ class Training:
     compared: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""
     resumed_from: "Optional[Checkpoint]" = None
+    origin: "Manifest" = field(default_factory=dict)  # type: ignore[assignment]
 
     @property
     def steps(self) -> Optional[int]:

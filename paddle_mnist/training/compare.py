@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
 from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.training.arguments import (
@@ -49,10 +49,10 @@ def check_config_unchanged(
 ) -> None:
     """Raise ConfigError, with a diff, if the configuration differs from the checkpoint's.
 
-    where: the checkpoint or the mirror, if it is not the run directory.
+    where: the mirror, if the checkpoint is there.
     """
     run, epochs = training.run, training.arguments.epochs
-    where = where or str(run.path)
+    where = where or str(run.path if run.owns(checkpoint) else checkpoint.label)
     if checkpoint.manifest.get("config") is None or "metrics_lines" not in checkpoint.manifest:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
@@ -80,7 +80,7 @@ def check_config_unchanged(
         raise ConfigError(
             f"the run in {where} was started with different settings:\n" + "\n".join(lines)
         )
-    comparison = code_comparison(training, checkpoint).items()
+    comparison = code_comparison(training, checkpoint.manifest).items()
     if changed := [name for name, is_same in comparison if not is_same]:
         log.warning(
             "the code of %s, or a value that it uses, has changed since the run began",
@@ -103,12 +103,12 @@ def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
     return steps is not None and state.step != state.epoch * steps + state.position
 
 
-def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, bool]:
+def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
     """Return by name whether code is unchanged; {} with another version of Python.
 
     New code is left out.
     """
-    stored, present = checkpoint.manifest["config"] or {}, training.compared
+    stored, present = manifest["config"] or {}, training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
@@ -119,11 +119,14 @@ def code_comparison(training: Training, checkpoint: Checkpoint) -> dict[str, boo
 
 
 def has_other_schedule(training: Training, checkpoint: Checkpoint) -> bool:
-    """Return whether the learning-rate schedule differs from the one of the checkpoint's run.
+    """Return whether an override has changed the schedule, as a cosine over all steps by epochs.
 
-    True, too, if a function computes its rate: that may use anything, such as the epochs.
+    True, too, if a function computes its rate: that may use anything, such as the epochs. False for
+    one that follows a metric.
     """
     optimizer = training.arguments.optimizer
+    if not training.arguments.override or training.schedule.needs_metric:
+        return False
     names = ["schedule", "schedule_every"]
     if isinstance(optimizer, Options):  # which builds a schedule over all steps
         names += [*compared_values([optimizer]), "epochs", "max_steps"]

@@ -14,16 +14,13 @@ from typing import Any, Literal, Optional, TypeVar, Union, cast
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import read_extra
-from paddle_mnist.checkpoint.names import final_values
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, spelled, summary
+from paddle_mnist.errors import ConfigError, StoppedError, listed, spelled, summary
 from paddle_mnist.metrics.console import console_level, log_to_console
 from paddle_mnist.nn.numerics import Numerics
-from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
@@ -39,15 +36,9 @@ from paddle_mnist.training.results import (
     log_result,
     make_result,
     result_entries,
-    result_so_far,
 )
-from paddle_mnist.training.resume import find_resume_point
-from paddle_mnist.training.session import (
-    load_final_weights,
-    open_run,
-    resume_or_initialize,
-    train_epochs,
-)
+from paddle_mnist.training.resume import resume_or_start
+from paddle_mnist.training.session import load_final_weights, open_run, run_entries, train_epochs
 from paddle_mnist.training.steps import Loss, Metrics, Step
 
 log = logging.getLogger("paddle_mnist")
@@ -248,22 +239,15 @@ def _fit(arguments: FitArguments) -> FitResult:
         log.removeHandler(lines)
     start = arguments.start
     if start and arguments.fresh:  # raises before the old run is moved
-
-        def check_source() -> None:  # returns nothing: a result would be sent to all processes
-            find_start(start)
-
-        training.world.run_on_main(check_source)
+        training.world.run_on_main(lambda: bool(find_start(start)))  # not sent to all processes
     with open_run(training, lines.buffer):
         opened = list[Callback]()
         with _closing(opened):
             for callback in training.callbacks:
                 opened.append(callback)
                 callback.run_opened(training)
-            find_resume_point(training)
-            if training.run.mirror:
-                training.run.mirror.request_upload()  # it may lack what this run has
-            result = result_so_far(training)
-            return _repeat(training, result) if result else _train(training)
+            finished = resume_or_start(training)
+            return _repeat(training, finished) if finished else _train(training)
 
 
 @contextlib.contextmanager
@@ -293,28 +277,16 @@ def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
 
 
 def _repeat(training: Training, result: FitResult) -> FitResult:
-    """Log the result of a finished run, and let the callbacks write missing files.
-
-    The caller's model and other objects get the values that they had at the end of the run.
-    """
-    model, world, extra, run = training.model, training.world, training.extra, training.run
-    world.run_on_main(lambda: load_weights(model, final_values(run), result.weights))
-    world.broadcast(model.state_dict().values())
-    checkpoint = training.resumed_from
-    assert checkpoint is not None  # `result_so_far` has found it
-    try:
-        extra.load_result(read_extra(checkpoint, extra))
-    except CheckpointError as error:  # the program has changed, but the result is still valid
-        log.warning("objects other than the model are not as at the end of the run: %s", error)
+    """Log the result of a finished run, and let the callbacks write missing files."""
     log_result(training, result)
     with signals.interruptible():
         for callback in training.callbacks:
             callback.already_finished(training, result)
-    compared = [*code_comparison(training, checkpoint)]
+    compared = [*code_comparison(training, training.origin)]
     log.info(
         "this run is finished; to train longer, raise epochs and use %s; %s; %s compared",
         spelled("override", "epochs"),
-        " or ".join(run.to_start_over()),
+        " or ".join(training.run.to_start_over()),
         f"only the code of {listed(compared)} was" if compared else "no code was",
     )
     return result
@@ -322,8 +294,7 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
 
 def _train(training: Training) -> FitResult:
     """Train the remaining epochs, evaluate, and report."""
-    run, world = training.run, training.world
-    about = resume_or_initialize(training)
+    run, world, about = training.run, training.world, run_entries(training)
     if not training.resumed_from:
         if isinstance(training.arguments.model, nn.Layer):
             log.info(

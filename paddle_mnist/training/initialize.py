@@ -1,53 +1,31 @@
-"""Start a run from the weights of another run."""
+"""Read where a new run starts from: another run, or a pair of files that `paddle.save` wrote."""
 
+import contextlib
 import logging
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import Manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
+from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.weights import load_into
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
-from paddle_mnist.hidden_state.plain_data import digest_of
-from paddle_mnist.nn.state_dict import load_weights
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
+from paddle_mnist.hidden_state.optimizer_state import structured_state
+from paddle_mnist.nn.state_dict import NAME_TABLE, compare_entries, without_name_table
+from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.arguments import StartFrom
 from paddle_mnist.training.callbacks import Training
 
 log = logging.getLogger("paddle_mnist")
 
 
-def initialize(training: Training, start: StartFrom) -> Manifest:
-    """Load the weights that another run has trained; return its manifest, {} if it has none.
-
-    The main process reads and broadcasts them. Raises CheckpointError if they are missing or do not
-    fit.
-    """
-    weights = training.world.run_on_main(lambda: find_start(start))
-    if start.weights_only:
-        if start.partial:
-            _load_what_fits(training.model, weights)
-        else:
-            load_weights(training.model, weights.values, weights.path)
-        log.info("starting from the weights in %s", weights.path)
-        return weights.manifest
-    checkpoint = weights.checkpoint
-    assert checkpoint is not None  # `find_start` has checked it
-    # Without the learning rate: the schedule starts from its beginning.
-    load_checkpoint(
-        checkpoint,
-        training.model,
-        training.optimizer,
-        schedule=False,
-        extra=training.extra,
-        is_own=False,
-    )
-    log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
-    return checkpoint.manifest
-
-
-def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
+def load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
+    """Load the weights that match the model; warn of others. Raises CheckpointError without any."""
     missing, unexpected, mismatched = load_into(model, weights.values, strict=False)
     if len(missing) + len(mismatched) == len(model.state_dict()):
         raise CheckpointError(
@@ -80,17 +58,68 @@ def find_start(start: StartFrom) -> SavedWeights:
     return replace(weights, checkpoint=weights.checkpoint.load_all())
 
 
-def state_digest(training: Training) -> str:
-    """Return the SHA-256 of the weights, the optimizer, the average and all other state.
+def read_pair(training: Training, stem: Path) -> Checkpoint:
+    """Return a pair of files that `paddle.save` wrote as a checkpoint after an epoch, loaded.
 
-    Processes that train together compare it before they start.
+    Raises ConfigError for an epoch that is unknown or beyond the end, CheckpointError for files
+    that do not fit the net.
     """
-    return digest_of(
-        [
-            training.state.as_dict(),
-            training.model.state_dict(),
-            dict(sorted(training.optimizer.state_dict().items())),
-            training.average.weights(training.model),
-            training.extra.digests(),
-        ]
+    epochs, steps = training.arguments.start_epoch, training.loader.steps_per_epoch
+    if epochs is None and (number := re.search(r"epoch_?(\d{1,9})$", stem.name)):
+        epochs = int(number[1]) + 1
+    if epochs is None or steps is None:
+        what = "after which epoch its files were saved; expected start_epoch, such as 1"
+        if epochs is not None:
+            what = "how many steps an epoch has; expected steps_per_epoch (of Loading)"
+        raise ConfigError(f"{stem}: no manifest says {what}")
+    params, optimizer = safe_load(f"{stem}{PARAMS}"), safe_load(f"{stem}{OPTIMIZER}")
+    names = params.get(NAME_TABLE, {})
+    differing = [*chain(*compare_entries(without_name_table(params), training.model.state_dict()))]
+    are_names = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
+    if not (names and are_names):
+        differing.append(NAME_TABLE)
+    if differing:
+        raise CheckpointError(
+            f"{stem}{PARAMS}: not the weights of this net: {listed(differing)} differ; "
+            "expected what paddle.save wrote of its state_dict()"
+        )
+    entries = structured_state(optimizer, {name: key for key, name in names.items()})
+    with_state = {key.rpartition(" ")[0] for key in entries}
+    log.warning(
+        "%s: no manifest lists these files, so nothing says whether they are whole, of one moment "
+        "and of the same data and settings; taken as the end of epoch %d, with the optimizer and "
+        "the schedule of %s; the order of the data and all random numbers are those of this run",
+        stem,
+        epochs,
+        OPTIMIZER,
     )
+    return Checkpoint(
+        Path(f"{stem}.json"),
+        {
+            "files": {},
+            "state": TrainState(epoch=epochs, step=epochs * steps).as_dict(),
+            "names": names,
+            "optimizer": type(training.optimizer).__name__,
+            "optimizer_parameters": [*with_state.intersection(names)],
+            "schedule": {},
+            "config": dict(training.compared),
+            "metrics_lines": 0,
+        },
+        {PARAMS: params, OPTIMIZER: optimizer},
+    )
+
+
+@contextlib.contextmanager
+def pair_explained(training: Training, checkpoint: Checkpoint) -> Iterator[None]:
+    """Make an error in loading a pair say what was expected of its optimizer."""
+    try:
+        yield
+    except CheckpointError as error:
+        if not checkpoint.is_pair:
+            raise
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise CheckpointError(
+            f"{checkpoint.path.with_suffix(OPTIMIZER)}: not of this net's "
+            f"{type(training.optimizer).__name__} and schedule: {' '.join(first[0].split())}; "
+            f"expected the optimizer and schedule of that training, or {WEIGHTS_ALONE}"
+        ) from error

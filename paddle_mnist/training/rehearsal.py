@@ -17,9 +17,7 @@ from typing import Any, BinaryIO, Optional, cast
 
 from paddle_mnist.checkpoint.contents import (
     checkpoint_files,
-    load_checkpoint,
     optimizer_entries,
-    read_extra,
 )
 from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint, Manifest
 from paddle_mnist.checkpoint.safe_load import load_from, safe_loads
@@ -38,6 +36,7 @@ from paddle_mnist.system.files import writing
 from paddle_mnist.training.callbacks import Training, rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
 from paddle_mnist.training.parts import shards_per_step
+from paddle_mnist.training.resume import load_training, read_extra
 from paddle_mnist.training.sample_check import check_samples
 from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
 
@@ -249,13 +248,7 @@ class _Rehearsal:
         """Restore the initial state, load the checkpoint as a resume does, and train."""
         training = self.training
         self.initial.restore()
-        load_checkpoint(
-            self._checkpoint(trip),
-            training.model,
-            training.optimizer,
-            training.average,
-            extra=self.extra,
-        )
+        load_training(training, self._checkpoint(trip))
         if self.unsaved:
             for change in self.initial.changes():  # restored with the state of a part
                 self.unsaved.pop(identity(change.path), None)

@@ -47,45 +47,36 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     return entries
 
 
-def result_so_far(training: Training) -> Optional[FitResult]:
-    """Return the result of a finished run; None if the run is not finished."""
-    run, checkpoint = training.run, training.resumed_from
-    if not checkpoint:
+def finished_result(training: Training) -> Optional[FitResult]:
+    """Return the result of the run if it ended with the checkpoint from which it resumes."""
+    run, state = training.run, training.state
+    values = run.read_result()
+    if values.get("steps") != state.step or not run.weights.is_file():
         return None
-
-    def find() -> Optional[FitResult]:
-        values = run.read_result()
-        if values.get("steps") != checkpoint.step or not run.weights.is_file():
-            return None
-        state = training.state
-        # With other values, a callback may no longer ask to stop there.
-        is_early = values.get("stopped") == EARLY and not training.arguments.override
-        if not training.is_over(state) and not is_early:
-            return None
-        has_all = {field.name for field in fields(FitResult)} <= values.keys()
-        if not has_all or not all(callback.has_result(values) for callback in training.callbacks):
-            log.warning("%s lacks entries; evaluating again", run.result)
-            return None
-        if not set(training.tags) <= set(values["metrics"]):
-            log.info("the result lacks some of the requested metrics; evaluating again")
-            return None
-        return as_fit_result(run, {**values, "stopped": "already finished"})
-
-    return training.world.run_on_main(find)
+    # With other values, a callback may no longer ask to stop there.
+    is_early = values.get("stopped") == EARLY and not training.arguments.override
+    if not training.is_over(state) and not is_early:
+        return None
+    has_all = {field.name for field in fields(FitResult)} <= values.keys()
+    if not has_all or not all(callback.has_result(values) for callback in training.callbacks):
+        log.warning("%s lacks entries; evaluating again", run.result)
+        return None
+    if not set(training.tags) <= set(values["metrics"]):
+        log.info("the result lacks some of the requested metrics; evaluating again")
+        return None
+    return as_fit_result(run, {**values, "stopped": "already finished"})
 
 
 def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
     """Return the result that `result.json` holds."""
+    metrics = values["metrics"].items()
     return FitResult(
-        metrics={
-            tag: math.nan if value is None else value for tag, value in values["metrics"].items()
-        },
-        weights=run.path / values["weights"],
-        checkpoint=run.checkpoints.folder / values["checkpoint"],
-        epochs=values["epochs"],
-        steps=values["steps"],
-        seconds=values["seconds"],
-        stopped=values["stopped"],
+        **{
+            **{field.name: values[field.name] for field in fields(FitResult)},
+            "metrics": {tag: math.nan if value is None else value for tag, value in metrics},
+            "weights": run.path / values["weights"],
+            "checkpoint": run.checkpoints.folder / values["checkpoint"],
+        }
     )
 
 

@@ -1,51 +1,158 @@
-"""Find the checkpoint from which a run resumes, here or in its mirror, and load it."""
+"""Bring a training to where it continues: find a checkpoint, compare it, and load it.
+
+`resume_or_start` reads from top to bottom; the functions that it calls follow.
+"""
 
 import logging
 import os
-import re
 from dataclasses import replace
-from itertools import chain
-from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, UnreadableError
+from paddle_mnist.checkpoint.contents import load_model, saved_optimizer
+from paddle_mnist.checkpoint.manifest import (
+    EXTRA,
+    OPTIMIZER,
+    PARAMS,
+    Checkpoint,
+    Manifest,
+    UnreadableError,
+)
 from paddle_mnist.checkpoint.mirror import UnreachableError
-from paddle_mnist.checkpoint.names import find_checkpoint, find_pair, newest_pair
+from paddle_mnist.checkpoint.names import final_values, find_checkpoint, find_pair, newest_pair
 from paddle_mnist.checkpoint.run import RunDirectory
-from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import SEEDING
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed, spelled
-from paddle_mnist.hidden_state.optimizer_state import structured_state
-from paddle_mnist.nn.state_dict import NAME_TABLE, compare_entries, without_name_table
-from paddle_mnist.train_state import TrainState
-from paddle_mnist.training.callbacks import Training
+from paddle_mnist.errors import CheckpointError, ConfigError, spelled
+from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.optimizer_state import load_optimizer
+from paddle_mnist.hidden_state.plain_data import digest_of
+from paddle_mnist.nn.state_dict import load_weights
+from paddle_mnist.training.arguments import StartFrom
+from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.compare import (
     check_config_unchanged,
     has_other_schedule,
     has_other_steps,
 )
+from paddle_mnist.training.initialize import find_start, load_what_fits, pair_explained, read_pair
+from paddle_mnist.training.results import finished_result
 
 log = logging.getLogger("paddle_mnist")
 
 
-def find_resume_point(training: Training) -> None:
-    """Set the checkpoint from which the run resumes, and its state, if there is one.
+def resume_or_start(training: Training) -> Optional[FitResult]:
+    """Bring a training to where its newest checkpoint left it, or to the beginning of a new run.
 
+    Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
+    pretrained ones, do not replace trained ones.
+
+    Returns the result of a run that is finished, whose final weights the model then has; else None.
     Raises in every process: ConfigError, with a diff, if the configuration or the data has changed
-    such that the result would, too; CheckpointError if there are checkpoints but none is intact.
+    such that the result would, too; CheckpointError if there are checkpoints but none is intact, or
+    if it does not fit; DataError if processes differ.
     """
-
-    def find() -> Optional[Checkpoint]:
-        store = training.run.checkpoints
-        store.remove_temporary_files()
-        newest = _fetch_newest(training) if training.run.mirror else store.load_newest()
-        return _resume_point(training, newest)
-
-    # Loaded: the other processes may not share this disk.
-    checkpoint = training.world.run_on_main(find, has_time_limit=True)  # that of the mirror
+    world, run, start = training.world, training.run, training.arguments.start
+    # Loaded: the other processes may not share this disk. The mirror has a time limit of its own.
+    checkpoint = world.run_on_main(lambda: _find_checkpoint(training), has_time_limit=True)
+    if run.mirror:
+        run.mirror.request_upload()  # it may lack what this run has
     if checkpoint:
         training.resumed_from, training.state = checkpoint, checkpoint.state
+        training.origin = checkpoint.manifest
+        if result := world.run_on_main(lambda: finished_result(training)):
+            _load_result(training, checkpoint, result)
+            return result
+    elif start:
+        training.origin = _load_start(training, start)
+    for callback in training.callbacks:
+        callback.before_training(training)
+    training.extra.begin(saves=start is not None and not checkpoint)
+    if checkpoint:
+        _require_same_steps(training, checkpoint)
+        moves = has_other_schedule(training, checkpoint)
+        with pair_explained(training, checkpoint):
+            load_training(training, checkpoint, schedule=not moves, is_own=not checkpoint.is_pair)
+        if moves:
+            training.schedule.move_to(training.state.step, training.state.epoch)
+        training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
+        log.info("resuming after step %d, from %s", checkpoint.step, checkpoint.label)
+    else:
+        training.average.load(training.model.state_dict())
+    if checkpoint and checkpoint.is_pair:  # of no run: this one is new, and is rehearsed
+        training.resumed_from, training.origin = None, Manifest()
+    _require_same_state(training)
+    world.run_on_main(lambda: _begin_files(training))
+    return None
+
+
+def load_training(
+    training: Training, checkpoint: Checkpoint, schedule: bool = True, is_own: bool = True
+) -> None:
+    """Load a checkpoint into everything that training changes.
+
+    schedule: whether to load the learning-rate schedule, too; otherwise it stays as it is.
+    is_own: whether the checkpoint is of the same run; of another run's extra state, only the part
+        that belongs to the optimizer is loaded.
+
+    Raises CheckpointError unless everything matches exactly. Do not use the objects after that,
+    since some may have been loaded.
+    """
+    optimizer, extra = training.optimizer, training.extra
+    path = checkpoint.path.with_suffix(OPTIMIZER)
+    # Optimizers first, since this changes the weights.
+    load_optimizer(optimizer, saved_optimizer(checkpoint), extra.parameters, path, not schedule)
+    saved = read_extra(checkpoint, extra)
+    for other, contents, origin, keeps in extra.saved_optimizers(saved, schedule, is_own):
+        load_optimizer(other, contents, extra.parameters, origin, keeps_schedule=keeps)
+    load_model(checkpoint, training.model, training.average)
+    extra.load_values(saved, schedule, is_own)
+
+
+def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
+    """Return the extra state in a checkpoint. Raises CheckpointError."""
+    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
+    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))
+
+
+def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
+    """Return the checkpoint from which a run resumes, verified and loaded; None to start at step 0.
+
+    Raises ConfigError if its configuration or its data are not those of the run.
+    """
+    run, resume = training.run, training.arguments.resume
+    run.checkpoints.remove_temporary_files()
+    checkpoint = newest = _fetch_newest(training) if run.mirror else run.checkpoints.load_newest()
+    if not newest:
+        _check_nothing_is_lost(run)
+        if resume in ("auto", "off") and (pair := newest_pair(run.path)):
+            log.warning(
+                "%s holds %s%s and %s, which no manifest lists, so they are not used; to continue "
+                "from them, start with %s and %s",
+                run.path,
+                pair.name,
+                PARAMS,
+                OPTIMIZER,
+                spelled("resume", str(pair)),
+                run.elsewhere(),
+            )
+    if resume == "off" and newest:
+        raise ConfigError(
+            f"resume is off, but {run.path} holds {newest.name}; {' or '.join(run.to_start_over())}"
+        )
+    if resume not in ("auto", "off"):
+        if newest:  # the same command, repeated, resumes its own run
+            _require_not_older(run, newest, resume)
+        elif pair := find_pair(resume):
+            checkpoint = read_pair(training, pair)
+        else:
+            checkpoint = find_checkpoint(resume, run).load_all()
+            if training.arguments.start_epoch is not None:
+                raise ConfigError(
+                    f"start_epoch is given, but the manifest of {checkpoint.path} says after which "
+                    "epoch it was saved; expected a .pdparams and .pdopt without a manifest"
+                )
+    if checkpoint:
+        check_config_unchanged(training, checkpoint)
+    return checkpoint
 
 
 def _fetch_newest(training: Training) -> Optional[Checkpoint]:
@@ -57,7 +164,13 @@ def _fetch_newest(training: Training) -> Optional[Checkpoint]:
     """
     run, mirror = training.run, training.run.mirror
     assert mirror  # else the caller asks the run alone
-    local = _newest_on_disk(run)
+    local = None
+    try:
+        local = run.checkpoints.load_newest()
+    except UnreadableError:  # it may be newer than the mirror
+        raise
+    except CheckpointError as error:  # there may be a good one in the mirror
+        log.warning("%s", error)
     try:
         newest = next(reversed(mirror.list_copies(is_needed=local is None)), None)
     except UnreachableError as error:
@@ -84,112 +197,6 @@ def _fetch_newest(training: Training) -> Optional[Checkpoint]:
         return local
     mirror.pull(newer_than=local)
     return run.checkpoints.load_newest()
-
-
-def _newest_on_disk(run: RunDirectory) -> Optional[Checkpoint]:
-    """Return the newest checkpoint on this machine that is intact, loaded, if there is any."""
-    try:
-        return run.checkpoints.load_newest()
-    except UnreadableError:  # it may be newer than the mirror
-        raise
-    except CheckpointError as error:  # there may be a good one in the mirror
-        log.warning("%s", error)
-        return None
-
-
-def _resume_point(training: Training, newest: Optional[Checkpoint]) -> Optional[Checkpoint]:
-    """Return the checkpoint from which a run resumes, loaded; None to start at step 0.
-
-    newest: the newest checkpoint of the run directory, loaded.
-    """
-    run, resume = training.run, training.arguments.resume
-    checkpoint = newest
-    if not newest:
-        _check_nothing_is_lost(run)
-        if resume in ("auto", "off") and (pair := newest_pair(run.path)):
-            log.warning(
-                "%s holds %s%s and %s, which no manifest lists, so they are not used; to continue "
-                "from them, start with %s and %s",
-                run.path,
-                pair.name,
-                PARAMS,
-                OPTIMIZER,
-                spelled("resume", str(pair)),
-                run.elsewhere(),
-            )
-    if resume == "off" and newest:
-        raise ConfigError(
-            f"resume is off, but {run.path} holds {newest.name}; {' or '.join(run.to_start_over())}"
-        )
-    if resume not in ("auto", "off"):
-        if newest:  # the same command, repeated, resumes its own run
-            _require_not_older(run, newest, resume)
-        elif pair := find_pair(resume):
-            checkpoint = _read_pair(training, pair)
-        else:
-            checkpoint = find_checkpoint(resume, run).load_all()
-            if training.arguments.start_epoch is not None:
-                raise ConfigError(
-                    f"start_epoch is given, but the manifest of {checkpoint.path} says after which "
-                    "epoch it was saved; expected a .pdparams and .pdopt without a manifest"
-                )
-    if checkpoint:
-        where = None if run.owns(checkpoint) else str(checkpoint.label)
-        check_config_unchanged(training, checkpoint, where)
-    return checkpoint
-
-
-def _read_pair(training: Training, stem: Path) -> Checkpoint:
-    """Return a pair of files that `paddle.save` wrote as a checkpoint after an epoch, loaded.
-
-    Raises ConfigError for an epoch that is unknown or beyond the end, CheckpointError for files
-    that do not fit the net.
-    """
-    epochs, steps = training.arguments.start_epoch, training.loader.steps_per_epoch
-    if epochs is None and (number := re.search(r"epoch_?(\d{1,9})$", stem.name)):
-        epochs = int(number[1]) + 1
-    if epochs is None or steps is None:
-        what = "after which epoch its files were saved; expected start_epoch, such as 1"
-        if epochs is not None:
-            what = "how many steps an epoch has; expected steps_per_epoch (of Loading)"
-        raise ConfigError(f"{stem}: no manifest says {what}")
-    params, optimizer = safe_load(f"{stem}{PARAMS}"), safe_load(f"{stem}{OPTIMIZER}")
-    names = params.get(NAME_TABLE, {})
-    differing = [*chain(*compare_entries(without_name_table(params), training.model.state_dict()))]
-    are_names = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
-    if not (names and are_names):
-        differing.append(NAME_TABLE)
-    if differing:
-        raise CheckpointError(
-            f"{stem}{PARAMS}: not the weights of this net: {listed(differing)} differ; "
-            "expected what paddle.save wrote of its state_dict()"
-        )
-    entries = structured_state(optimizer, {name: key for key, name in names.items()})
-    log.warning(
-        "%s: no manifest lists these files, so nothing says whether they are whole, of one moment "
-        "and of the same data and settings; taken as the end of epoch %d, with the optimizer and "
-        "the schedule of %s; the order of the data and all random numbers are those of this run",
-        stem,
-        epochs,
-        OPTIMIZER,
-    )
-    return Checkpoint(
-        Path(f"{stem}.json"),
-        {
-            "files": {},
-            "state": TrainState(epoch=epochs, step=epochs * steps).as_dict(),
-            "names": names,
-            "optimizer": type(training.optimizer).__name__,
-            "optimizer_parameters": [
-                name for name in names if any(key.startswith(f"{name} ") for key in entries)
-            ],
-            "schedule": {},
-            "config": dict(training.compared),
-            "seeding": SEEDING,
-            "metrics_lines": 0,
-        },
-        {PARAMS: params, OPTIMIZER: optimizer},
-    )
 
 
 def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> None:
@@ -228,52 +235,74 @@ def _check_nothing_is_lost(run: RunDirectory) -> None:
         )
 
 
-def restore(training: Training, checkpoint: Checkpoint) -> None:
-    """Load a checkpoint into everything that training changes.
+def _load_result(training: Training, checkpoint: Checkpoint, result: FitResult) -> None:
+    """Give the caller's model and other objects the values that they had at the end of the run."""
+    model, run, extra = training.model, training.run, training.extra
+    training.world.run_on_main(lambda: load_weights(model, final_values(run), result.weights))
+    training.world.broadcast(model.state_dict().values())
+    try:
+        extra.load_result(read_extra(checkpoint, extra))
+    except CheckpointError as error:  # the program has changed, but the result is still valid
+        log.warning("objects other than the model are not as at the end of the run: %s", error)
 
-    A schedule that an override has changed, such as a cosine over all steps by more epochs, is
-    moved to the checkpoint's step, unless it follows a metric; any other continues as it was saved.
 
-    Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
+def _load_start(training: Training, start: StartFrom) -> Manifest:
+    """Load the weights that another run has trained; return its manifest, {} if it has none.
+
+    The main process reads and broadcasts them. Raises CheckpointError if they are missing or do not
+    fit.
     """
-    state, schedule = checkpoint.state, training.schedule
+    weights = training.world.run_on_main(lambda: find_start(start))
+    if weights.checkpoint and not start.weights_only:
+        # Without the learning rate: the schedule starts from its beginning.
+        load_training(training, weights.checkpoint, schedule=False, is_own=False)
+        stem = weights.checkpoint.path.with_suffix("")
+        log.info("starting from the weights and optimizer of %s", stem)
+        return weights.manifest
+    if start.partial:
+        load_what_fits(training.model, weights)
+    else:
+        load_weights(training.model, weights.values, weights.path)
+    log.info("starting from the weights in %s", weights.path)
+    return weights.manifest
+
+
+def _require_same_steps(training: Training, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError if an epoch has another number of steps than in the checkpoint's run."""
     if has_other_steps(training, checkpoint):
+        state = checkpoint.state
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
             f"{state.epoch + 1}, but an epoch now has {training.loader.steps_per_epoch} steps; "
             "expected the same number as in the run: the batch size and the number of samples "
-            "cannot be overridden; "
-            f"choose {training.run.elsewhere()}"
+            f"cannot be overridden; choose {training.run.elsewhere()}"
         )
-    moves = (
-        bool(training.arguments.override)
-        and not schedule.needs_metric
-        and has_other_schedule(training, checkpoint)
+
+
+def _require_same_state(training: Training) -> None:
+    """Raise DataError if several processes do not start from the same state."""
+    if training.world.size == 1:
+        return
+    digest = digest_of(
+        [
+            training.state.as_dict(),
+            training.model.state_dict(),
+            dict(sorted(training.optimizer.state_dict().items())),
+            training.average.weights(training.model),
+            training.extra.digests(),
+        ]
     )
-    try:
-        load_checkpoint(
-            checkpoint,
-            training.model,
-            training.optimizer,
-            training.average,
-            schedule=not moves,
-            extra=training.extra,
-            is_own=not checkpoint.is_pair,
-        )
-    except CheckpointError as error:
-        if not checkpoint.is_pair:
-            raise
-        first = str(error).splitlines()[1:2] or [str(error)]
-        raise CheckpointError(
-            f"{checkpoint.path.with_suffix(OPTIMIZER)}: not of this net's "
-            f"{type(training.optimizer).__name__} and schedule: {' '.join(first[0].split())}; "
-            f"expected the optimizer and schedule of that training, or {WEIGHTS_ALONE}"
-        ) from error
-    if moves:
-        schedule.move_to(state.step, state.epoch)
-    training.resumed_from = replace(checkpoint, loaded={})  # frees the memory
-    log.info("resuming after step %d, from %s", state.step, checkpoint.label)
-    if checkpoint.manifest.get("seeding") != SEEDING:
+    what = "the weights, the optimizer's state or the position in the data"
+    training.world.require_same(digest, what)
+    log.info("%d processes start from the same state: SHA-256 %s", training.world.size, digest)
+
+
+def _begin_files(training: Training) -> None:
+    """Cut `metrics.jsonl` at the checkpoint, and write `config.yaml`."""
+    run, checkpoint = training.run, training.resumed_from
+    run.start_history(checkpoint)
+    run.write_config(training.config)
+    if checkpoint and checkpoint.manifest.get("seeding") != SEEDING:
         log.warning(
             "the run began with a version that seeds random numbers of samples differently; if "
             "samples draw any, such as random augmentation, they draw other numbers from here on"

@@ -22,9 +22,7 @@ from paddle_mnist.options import plain
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.initialize import initialize, state_digest
 from paddle_mnist.training.parts import new_loop
-from paddle_mnist.training.resume import restore
 from paddle_mnist.training.steps import SupervisedStep
 from paddle_mnist.training.whole_steps import LastWholeStep
 
@@ -50,42 +48,10 @@ def open_run(training: Training, earlier: Iterable[logging.LogRecord]) -> Iterat
         yield
 
 
-def resume_or_initialize(training: Training) -> dict[str, Any]:
-    """Prepare the net, its optimizer, all other state and the run directory for the first step.
-
-    Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
-    pretrained ones, do not replace trained ones.
-
-    Returns the entries of the run's manifests that stay the same. Raises CheckpointError if a
-    checkpoint does not fit, DataError if processes differ.
-    """
-    world, run, checkpoint = training.world, training.run, training.resumed_from
-    # The manifest of the checkpoint that the run starts from, if any.
-    origin = checkpoint.manifest if checkpoint else Manifest()
-    if not checkpoint and (start := training.arguments.start):
-        origin = initialize(training, start)
-    for callback in training.callbacks:
-        callback.before_training(training)
-    training.extra.begin(saves=not checkpoint and training.arguments.start is not None)
-    if checkpoint:
-        restore(training, checkpoint)
-        if checkpoint.is_pair:  # of no run: this one is new, and is rehearsed
-            training.resumed_from = checkpoint = None
-            origin = Manifest()
-    else:
-        training.average.load(training.model.state_dict())
-    if world.size > 1:
-        digest = state_digest(training)
-        world.require_same(digest, "the weights, the optimizer's state or the position in the data")
-        log.info("%d processes start from the same state: SHA-256 %s", world.size, digest)
-
-    def prepare_run() -> None:
-        run.start_history(checkpoint)
-        run.write_config(training.config)
-
-    world.run_on_main(prepare_run)
-    is_own, step = run.owns(checkpoint), training.step
-    code = computed_by(training.model)
+def run_entries(training: Training) -> dict[str, Any]:
+    """Return the entries of the run's manifests that stay the same."""
+    world, step, origin = training.world, training.step, training.origin
+    is_own, code = training.run.owns(training.resumed_from), computed_by(training.model)
     if is_own:
         world.run_on_main(lambda: warn_of_other_code(origin, code))
     about: dict[str, Any] = {}
@@ -109,7 +75,7 @@ def resume_or_initialize(training: Training) -> dict[str, Any]:
 def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
     """Train the remaining epochs, and write the last weights, or their average.
 
-    about: what `resume_or_initialize` returned.
+    about: what `run_entries` returned.
     """
     arguments, run, state = training.arguments, training.run, training.state
     history = run.open_history() if training.world.is_main_process else ManyWriters([])
@@ -182,42 +148,39 @@ def load_final_weights(training: Training) -> str:
     metrics, too. Raises CheckpointError if the best checkpoint is missing.
     """
     model, average, state = training.model, training.average, training.state
-
-    def load() -> tuple[str, dict[str, float]]:
-        if training.arguments.ends_with_best:
-            best = _take_best(training)
-            return best.name, best.state.metrics
-        if average is not NO_AVERAGE:
-            load_weights(model, average.weights(model), "the average")
-        return name_of_checkpoint(training.run.name, state), state.metrics
-
-    name, state.metrics = training.world.run_on_main(load)
+    name = name_of_checkpoint(training.run.name, state)
+    if training.arguments.ends_with_best:
+        best = training.world.run_on_main(lambda: _load_best(training))
+        name, state.metrics = best.name, best.state.metrics
+    elif average is not NO_AVERAGE:
+        load_weights(model, average.weights(model), "the average")
     training.world.broadcast(model.state_dict().values())
     return name
 
 
-def _take_best(training: Training) -> Checkpoint:
-    """Load the best checkpoint into the model, and write its weights as the final ones."""
-    run, state = training.run, training.state
-    best = run.checkpoints.best()
+def _load_best(training: Training) -> Checkpoint:
+    """Load the best checkpoint into the model, and write its weights as the final ones.
+
+    If the best one could not be saved, it is the best of the others.
+    """
+    run, state, best = training.run, training.state, training.run.checkpoints.best()
     if not state.best:
         raise CheckpointError(
             f"{run.path}: the run ends with its best checkpoint, but no evaluation gave a value of "
             f"{state.monitor}; evaluate before training stops"
         )
-    is_best = best and best.step == state.best[0]
+    step = state.best[0]
     not_saved = run.checkpoints.all()[-1].manifest.get("not_saved", ()) if best else ()
-    if not best or not (is_best or state.best[0] in not_saved):
+    if not best or step not in (best.step, *not_saved):
         raise CheckpointError(
             f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(training.model, best.load(PARAMS), best.path)
     run.weights_file = write_weights(run.weights, training.model.state_dict())
-    epoch = best.state.epoch + (best.state.position > 0)
-    if not is_best:
-        log.warning("the best checkpoint, of step %d, could not be saved", state.best[0])
-    which = "best" if is_best else "best saved one"
-    count = len(state.scores)
+    if best.step != step:
+        log.warning("the best checkpoint, of step %d, could not be saved", step)
+    which = "best" if best.step == step else "best saved one"
+    count, epoch = len(state.scores), best.state.epoch + (best.state.position > 0)
     log.info("the %s of %d evaluations is that of epoch %d (%s)", which, count, epoch, best.name)
     return best

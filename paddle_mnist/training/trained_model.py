@@ -7,12 +7,14 @@ from typing import Any, NamedTuple, Optional, Union
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import read_loss
+from paddle_mnist.checkpoint.manifest import EXTRA
 from paddle_mnist.checkpoint.names import SavedWeights, find_weights
 from paddle_mnist.data.collate import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import VALID, generators_restored
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.hidden_state.extra_state import LOSS
+from paddle_mnist.hidden_state.packing import unpack
 from paddle_mnist.interfaces import Loader
 from paddle_mnist.metrics.console import log_to_console
 from paddle_mnist.nn.state_dict import load_weights
@@ -124,13 +126,16 @@ def evaluate_run(
 
 def _load_loss(loss: nn.Layer, weights: SavedWeights) -> None:
     """Load the trained parameters of a loss that is a layer; warn if they were not saved."""
-    state = read_loss(weights.checkpoint)
-    if state is None:
+    checkpoint, named = weights.checkpoint, {}
+    if checkpoint and checkpoint.has_file(EXTRA):
+        path = checkpoint.path.with_suffix(EXTRA)
+        named = unpack(checkpoint.load(EXTRA), None, path)["named"]
+    if LOSS in named:
+        load_weights(loss, named[LOSS], weights.path)
+    else:
         log.warning(
             "%s: no checkpoint with the parameters of the loss, a %s; it is evaluated with its "
             "current ones",
             weights.path,
             type(loss).__name__,
         )
-    else:
-        load_weights(loss, state, weights.path)

@@ -35,7 +35,8 @@ from stopped_programs import (
     stop_example,
 )
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist import StartFrom
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.plots.history import read_history, series
 
@@ -143,15 +144,48 @@ def test_layers_made_in_another_order_resume_to_the_same_bits(tmp_path):
     assert bits(train("dropout", tmp_path / "run", **options)) == bits(unbroken)
 
 
-def test_schedule_of_an_inner_optimizer_is_stepped_and_logged(unbroken):
-    (_, lines), schedule = unbroken("LookAhead"), falling_rate()
+def follows_the_schedule_of_look_ahead(lines):
     steps, rates = series(lines, "train/lr")
     assert steps == [3, 5, 6, 9, 10]
-    expected = []
+    schedule, expected = falling_rate(), []
     for _ in range(10):
         expected.append(schedule.get_lr())
         schedule.step()
-    assert rates == pytest.approx([expected[step - 1] for step in steps])
+    return rates == pytest.approx([expected[step - 1] for step in steps])
+
+
+def test_schedule_of_an_inner_optimizer_is_stepped_and_logged(unbroken):
+    assert follows_the_schedule_of_look_ahead(unbroken("LookAhead")[1])
+
+
+def test_run_that_starts_from_another_begins_the_schedule_of_an_inner_optimizer(tmp_path):
+    train("LookAhead", tmp_path / "first")
+    _, lines = computed(train("LookAhead", tmp_path / "run", start=StartFrom(tmp_path / "first")))
+    assert follows_the_schedule_of_look_ahead(lines)
+
+
+def test_optimizer_in_state_of_another_class_is_refused(tmp_path):
+    """SGD has no state, which another optimizer would take for one that has not begun."""
+
+    def options(kind):
+        scale = paddle.create_parameter([1], "float32")
+        second = kind(0.01, parameters=[scale])
+
+        def step(model, batch):
+            if model.training:
+                (scale**2).sum().backward()
+                second.step()
+                second.clear_grad()
+            return {"loss": F.cross_entropy(model(batch[0] * scale.detach()), batch[1])}
+
+        return {"step": step, "loss": None, "metrics": None, "state": {"second": second}}
+
+    sgd, adam = paddle.optimizer.SGD, paddle.optimizer.Adam
+    with pytest.raises(ProgramError):
+        train("dropout", tmp_path, callbacks=[StopsAt(4, stop)], **options(sgd))
+    with pytest.raises(CheckpointError, match=r"second.*: the optimizers differ: SGD there, Adam"):
+        train("dropout", tmp_path, **options(adam))
+    train("dropout", tmp_path, **options(sgd))
 
 
 class Masked(nn.Layer):
