@@ -113,9 +113,7 @@ def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
     hashes = {name.partition(".")[2]: (stored.get(name), present[name]) for name in names}
-    return {
-        name: old == new for name, (old, new) in hashes.items() if old
-    }  # without one, the code is new
+    return {name: old == new for name, (old, new) in hashes.items() if old}
 
 
 def has_other_schedule(training: Training, checkpoint: Checkpoint) -> bool:

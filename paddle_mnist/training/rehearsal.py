@@ -9,9 +9,9 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections import ChainMap, UserDict
+from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Optional, cast
 
@@ -19,8 +19,8 @@ from paddle_mnist.checkpoint.contents import (
     checkpoint_files,
     optimizer_entries,
 )
-from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint, Manifest
-from paddle_mnist.checkpoint.safe_load import load_from, safe_loads
+from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
+from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
@@ -28,7 +28,6 @@ from paddle_mnist.hidden_state.extra_state import DATA_ROOTS, MOST_BYTES
 from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, identity
 from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
-from paddle_mnist.hidden_state.packing import pack
 from paddle_mnist.hidden_state.plain_data import nbytes
 from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
 from paddle_mnist.system.arrays import is_tensor
@@ -36,7 +35,7 @@ from paddle_mnist.system.files import writing
 from paddle_mnist.training.callbacks import Training, rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
 from paddle_mnist.training.parts import shards_per_step
-from paddle_mnist.training.resume import load_training, read_extra
+from paddle_mnist.training.resume import load_training
 from paddle_mnist.training.sample_check import check_samples
 from paddle_mnist.training.trial_steps import CORE, Outcome, TrialSteps
 
@@ -248,27 +247,12 @@ class _Rehearsal:
         """Restore the initial state, load the checkpoint as a resume does, and train."""
         training = self.training
         self.initial.restore()
-        load_training(training, self._checkpoint(trip))
+        checkpoint = Checkpoint(Path("rehearsal.json"), trip.manifest, trip.files)
+        load_training(training, checkpoint, left_out=self.left_out)
         if self.unsaved:
             for change in self.initial.changes():  # restored with the state of a part
                 self.unsaved.pop(identity(change.path), None)
         return self.trial.train(trip.start, trip.count)
-
-    def _checkpoint(self, trip: _Trip) -> Checkpoint:
-        """Return the checkpoint, read from its files, without the values to leave out."""
-        checkpoint = Checkpoint(Path("rehearsal.json"), trip.manifest, trip.files)
-        if not self.left_out:
-            return checkpoint
-        extra = read_extra(checkpoint, self.extra)
-        del extra["path"]
-        extra["values"] = [
-            [path, value]
-            for path, value in extra["values"]
-            if self.extra.unpacked_path(path) not in self.left_out
-        ]
-        packed = SavedState(pack(extra, self.extra.parameters))
-        less = {EXTRA: safe_loads(packed.to_bytes(), "rehearsal")}
-        return replace(checkpoint, loaded=ChainMap(less, trip.files))
 
     def _repeat(self, trip: _Trip) -> None:
         """Compare a resumed run with the uninterrupted one. Raises ConfigError."""

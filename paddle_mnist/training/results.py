@@ -69,15 +69,12 @@ def finished_result(training: Training) -> Optional[FitResult]:
 
 def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
     """Return the result that `result.json` holds."""
+    known = {field.name: values[field.name] for field in fields(FitResult) if field.name in values}
     metrics = values["metrics"].items()
-    return FitResult(
-        **{
-            **{field.name: values[field.name] for field in fields(FitResult)},
-            "metrics": {tag: math.nan if value is None else value for tag, value in metrics},
-            "weights": run.path / values["weights"],
-            "checkpoint": run.checkpoints.folder / values["checkpoint"],
-        }
-    )
+    known["metrics"] = {tag: math.nan if value is None else value for tag, value in metrics}
+    known["weights"] = run.path / values["weights"]
+    known["checkpoint"] = run.checkpoints.folder / values["checkpoint"]
+    return FitResult(**known)
 
 
 def describe_training(training: Training) -> str:

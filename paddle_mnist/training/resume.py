@@ -5,6 +5,7 @@
 
 import logging
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -23,6 +24,7 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError, ConfigError, spelled
 from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.object_graph import ObjectPath
 from paddle_mnist.hidden_state.optimizer_state import load_optimizer
 from paddle_mnist.hidden_state.plain_data import digest_of
 from paddle_mnist.nn.state_dict import load_weights
@@ -85,13 +87,17 @@ def resume_or_start(training: Training) -> Optional[FitResult]:
 
 
 def load_training(
-    training: Training, checkpoint: Checkpoint, schedule: bool = True, is_own: bool = True
+    training: Training,
+    checkpoint: Checkpoint,
+    schedule: bool = True,
+    is_own: bool = True,
+    left_out: Collection[ObjectPath] = (),
 ) -> None:
     """Load a checkpoint into everything that training changes.
 
     schedule: whether to load the learning-rate schedule, too; otherwise it stays as it is.
     is_own: whether the checkpoint is of the same run; of another run's extra state, only the part
-        that belongs to the optimizer is loaded.
+        that belongs to the optimizer is loaded. left_out: values of the extra state not to load.
 
     Raises CheckpointError unless everything matches exactly. Do not use the objects after that,
     since some may have been loaded.
@@ -104,7 +110,8 @@ def load_training(
     for other, contents, origin, keeps in extra.saved_optimizers(saved, schedule, is_own):
         load_optimizer(other, contents, extra.parameters, origin, keeps_schedule=keeps)
     load_model(checkpoint, training.model, training.average)
-    extra.load_values(saved, schedule, is_own)
+    values = [entry for entry in saved["values"] if extra.unpacked_path(entry[0]) not in left_out]
+    extra.load_values({**saved, "values": values}, schedule, is_own)
 
 
 def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
