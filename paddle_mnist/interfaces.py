@@ -250,30 +250,6 @@ class Loader(Protocol):
         return
 
 
-class Checkpointer:
-    """Base class of objects that save checkpoints when they are due; by itself it saves nothing."""
-
-    def at_start(self, state: TrainState) -> None:
-        """Called before the first step of a run whose initial weights are to be saved."""
-
-    def after_step(self, state: TrainState) -> None:
-        """Called after each step."""
-
-    def after_epoch(self, state: TrainState) -> None:
-        """Called after each epoch and its evaluation."""
-
-    def after_error(
-        self, error: BaseException, state: TrainState, problem: Optional[str] = None
-    ) -> None:
-        """Called with the exception that ends training, before it is raised again.
-
-        state: of the last whole step. problem: why what came after it could not be undone, if so.
-        """
-
-    def at_end(self, state: TrainState) -> None:
-        """Called after the last epoch."""
-
-
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
     """Convert a metric to a Python number, from one of NumPy's or a tensor of one element too.
 

@@ -12,25 +12,24 @@ import itertools
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from paddle_mnist.checkpoint.manifest import (
     CHECKSUM,
     DATA_SUFFIXES,
-    FORMAT,
     Checkpoint,
     DamagedError,
+    Manifest,
     UnreadableError,
     checksum,
+    file_entry,
     parse_manifest,
     read_manifest,
 )
 from paddle_mnist.checkpoint.saving import Saving, best_first
-from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError, spelled
 from paddle_mnist.system.files import (
     PART,
@@ -45,7 +44,6 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 
@@ -59,16 +57,13 @@ SPARE = "_new"  # the end of the second name of a checkpoint that replaces anoth
 class CheckpointStore:
     """The checkpoints in one folder.
 
-    require_ownership: raises RunLockedError once another process has taken the folder over.
+    require_ownership: (attribute) raises RunLockedError once another process has taken the folder
+        over.
     """
 
-    def __init__(
-        self,
-        folder: Union[str, Path],
-        require_ownership: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, folder: Union[str, Path]):
         self.folder = Path(folder)
-        self._require_ownership = require_ownership
+        self.require_ownership: Callable[[], None] = lambda: None
         # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
         # The checkpoints that `_listed_for` may drop, so that a save need not read all manifests.
@@ -78,50 +73,46 @@ class CheckpointStore:
     def commit(
         self,
         name: str,
-        files: Mapping[str, Union[SavedState, bytes]],
-        state: TrainState,
-        extra_entries: Mapping[str, Any] = {},
+        files: Mapping[str, SavedState],
+        manifest: Manifest,
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
         It replaces one of the same name: at each moment that one or the new one is valid.
 
-        files: contents by suffix. extra_entries: further entries of the manifest.
+        files: contents by suffix. manifest: all entries but the files and the checksum.
         """
-        self._require_ownership()
+        self.require_ownership()
         if self._signatures and not self.folder.exists():
             log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
-        path = self.folder / f"{name}.json"
+        path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE))
         if os.path.lexists(path):
-            self.commit(name + SPARE, files, state, extra_entries)
+            self.commit(name + SPARE, files, manifest)
             remove(path)
+        entries, pending = {}, []
         with contextlib.ExitStack() as stack:
-            pending = []
-            entries = {}
             for suffix, contents in files.items():
                 file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
-                entries[file.path.name] = write_and_hash(file, contents)
+                contents.write_to(file)
+                file.finish()
+                entries[file.path.name] = file_entry(file)
                 pending.append(file)
             for file in pending:
                 file.publish()
-        manifest = {
-            **extra_entries,
-            "format": FORMAT,
-            "files": entries,
-            "state": state.as_dict(),
-            "saved_at": time.time(),
-        }
-        data = json.dumps({**manifest, CHECKSUM: checksum(manifest)}, indent=1).encode()
+        complete = {**manifest, "files": entries}
+        complete[CHECKSUM] = checksum(complete)
+        data = json.dumps(complete, indent=1).encode()
         checkpoint = parse_manifest(path, data)  # as it will be read
         self._signatures[checkpoint.manifest["checksum"]] = _file_signatures(checkpoint)
         sync_folder(self.folder)
-        self._require_ownership()
+        self.require_ownership()
         write_atomically(path, data)
         sync_folder(self.folder)
         self._listed[path] = checkpoint
-        with contextlib.suppress(CheckpointError):  # there is none, unless one was replaced
-            self._delete([read_manifest(path.with_name(f"{name}{SPARE}.json"))])
+        if spare.exists():
+            with contextlib.suppress(CheckpointError):
+                self._delete([read_manifest(spare)])
         return checkpoint
 
     def all(self) -> list[Checkpoint]:
@@ -216,14 +207,11 @@ class CheckpointStore:
             log.warning("damaged checkpoint: %s", error)
         return first_valid, [*damaged]
 
-    def prune(self, saving: Saving) -> list[str]:
-        """Delete the checkpoints that `saving` does not keep; return their names.
-
-        Raises OutputError.
-        """
+    def prune(self, saving: Saving) -> list[Checkpoint]:
+        """Delete the checkpoints that `saving` does not keep; return them. Raises OutputError."""
         dropped = self.checkpoints_to_prune(saving)
         self._delete(dropped)
-        return [checkpoint.name for checkpoint in dropped]
+        return dropped
 
     def _delete(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Delete checkpoints, manifests first: files without one are not a checkpoint."""
@@ -245,21 +233,21 @@ class CheckpointStore:
         verifying takes time, only those that are kept are verified; if some are damaged or cannot
         be read, this is repeated without them. They are not pruned.
         """
-        damaged: list[Checkpoint] = []
+        if saving != self._listed_for:
+            self._listed = {checkpoint.path: checkpoint for checkpoint in self.all()}
+            self._listed_for = saving
         while True:
-            if damaged or saving != self._listed_for:
-                self._listed = {c.path: c for c in self.all() if c not in damaged}
-                self._listed_for = saving
-            names = saving.kept(self._listed.values())
-            dropped = [c for c in self._listed.values() if c.name not in names]
-            kept = [c for c in self._listed.values() if c.name in names]
+            listed = [*self._listed.values()]
+            names = saving.kept(listed)
+            dropped = [checkpoint for checkpoint in listed if checkpoint.name not in names]
+            kept = [checkpoint for checkpoint in listed if checkpoint.name in names]
             invalid = [c for c in kept if dropped and not self._is_unchanged_or_valid(c)]
             if not invalid:
                 break
-            damaged += invalid
-        # These are kept whatever is saved later.
-        settled = names - replace(saving, keep_epochs=False, keep_breakpoints=False).kept(kept)
-        self._listed = {c.path: c for c in self._listed.values() if c.name not in settled}
+            for checkpoint in invalid:
+                del self._listed[checkpoint.path]
+        settled = names - saving.ranked(kept)  # kept whatever is saved later
+        self._listed = {c.path: c for c in listed if c.name not in settled}
         return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:

@@ -6,8 +6,9 @@ from typing import Any, Union
 
 from paddle import nn
 
+from paddle_mnist.checkpoint.manifest import FileEntry, file_entry
 from paddle_mnist.checkpoint.names import find_weights
-from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.nn.state_dict import (
     IncompatibleKeys,
     compare_entries,
@@ -17,15 +18,16 @@ from paddle_mnist.nn.state_dict import (
 from paddle_mnist.system.files import PendingFile
 
 
-def write_weights(path: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
+def write_weights(path: Path, weights: Mapping[str, Any]) -> FileEntry:
     """Write a state_dict as `paddle.save` does; return the file's size and SHA-256.
 
     Completely or not at all. Raises OutputError.
     """
     with PendingFile(path) as file:
-        entry = write_and_hash(file, SavedState(weights))
+        SavedState(weights).write_to(file)
+        file.finish()
         file.publish()
-    return entry
+    return file_entry(file)
 
 
 def load(path: Union[str, Path], run: Union[str, Path, None] = None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ process at any of these calls, or let any of them fail.
 import contextlib
 import errno
 import fnmatch
+import hashlib
 import logging
 import os
 import secrets
@@ -92,6 +93,8 @@ class PendingFile:
     A context manager: at its end an unpublished file is deleted. The temporary name is unique, so
     that of two writers of one path each publishes its own bytes, and the later rename wins.
     Raises OutputError.
+
+    size, sha256: (attributes) of the bytes that `finish` has written.
     """
 
     def __init__(self, path: Path):
@@ -100,6 +103,7 @@ class PendingFile:
         self._descriptor: Optional[int] = None
         self._buffer = bytearray()
         self._published = False
+        self.size, self.sha256 = 0, hashlib.sha256()
 
     def __enter__(self) -> "PendingFile":
         with writing(self.path):
@@ -109,8 +113,6 @@ class PendingFile:
     def write(self, data: Buffer) -> int:
         """Append bytes; small pieces are collected, and written together."""
         if len(self._buffer) + len(data) > _BUFFER:
-            self._flush()
-        if len(data) > _BUFFER:
             self._write(data)
         else:
             self._buffer += data
@@ -118,11 +120,12 @@ class PendingFile:
 
     def finish(self) -> None:
         """Force the bytes that were written to the disk, and close the file."""
-        self._flush()
+        self._write()
         with writing(self.path):
             assert self._descriptor is not None
             os.fsync(self._descriptor)
-            self._close()
+            descriptor, self._descriptor = self._descriptor, None  # not closed twice
+            os.close(descriptor)
 
     def publish(self) -> None:
         """Move the file to its path, after `finish`."""
@@ -132,26 +135,23 @@ class PendingFile:
 
     def __exit__(self, *_error: object) -> None:
         with contextlib.suppress(OSError):  # the first error is the one to raise
-            self._close()
+            if self._descriptor is not None:
+                os.close(self._descriptor)
         if not self._published:
             with contextlib.suppress(OSError):
                 os.unlink(self._part)
 
-    def _flush(self) -> None:
-        data, self._buffer = self._buffer, bytearray()
-        self._write(data)
-
-    def _write(self, data: Buffer) -> None:
+    def _write(self, data: Buffer = b"") -> None:
+        """Write what was collected, and more."""
         assert self._descriptor is not None
-        unwritten = memoryview(data)
-        with writing(self.path):
-            while unwritten:  # a disk that fills up takes a part, and refuses the next
-                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        collected, self._buffer = self._buffer, bytearray()
+        for piece in (collected, data):
+            self.sha256.update(piece)
+            self.size += len(piece)
+            unwritten = memoryview(piece)
+            with writing(self.path):
+                while unwritten:  # a disk that fills up takes a part, and refuses the next
+                    unwritten = unwritten[os.write(self._descriptor, unwritten) :]
 
 
 def write_atomically(path: Path, data: Buffer) -> None:

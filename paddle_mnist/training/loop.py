@@ -17,11 +17,11 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.data.loader import interruptible_batches
 from paddle_mnist.data.sampler import shards_of
 from paddle_mnist.hidden_state.optimizer_state import require_distinct_names
 from paddle_mnist.interfaces import (
-    Checkpointer,
     Loader,
     MetricSums,
     Observer,
@@ -101,7 +101,7 @@ class TrainingLoop:
         self.schedule = schedule or Schedule(optimizer)
         self.average = average
         self.evaluator = evaluator or EpochEvaluator(step, {})
-        self.checkpointer = checkpointer or Checkpointer()
+        self.checkpointer = checkpointer or Checkpointer(None, model, optimizer)
         self.observers = observers
         self.profile = profile or Profiler()
         self.max_steps = max_steps or math.inf
