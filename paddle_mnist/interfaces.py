@@ -19,36 +19,23 @@ if TYPE_CHECKING:
     from paddle import nn
 
 
-@runtime_checkable
-class BatchMetric(Protocol):
-    """A batch's contribution to a metric: contributions add up, and the metric is of their total.
-
-    `paddle_mnist.metrics` has `Sums`, `Mean` and `Gathered`.
-    """
+class MetricSums(Protocol):
+    """The sums of a metric over a batch, K numbers (`paddle_mnist.metrics.sums.Sums`)."""
 
     def compute(self) -> float:
         """Return the metric."""
 
-    def to_numpy(self) -> Any:
-        """Return the values as NumPy arrays, to send them to other processes."""
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers [K]."""
 
-    def with_values(self, values: Any) -> "BatchMetric":
-        """Return the same metric with other values, as `to_numpy` returns them."""
-
-    def plus(self, *others: "BatchMetric") -> "BatchMetric":
-        """Return the sum of this contribution and others, added in this order."""
-
-
-class MetricSums(BatchMetric, Protocol):
-    """A metric whose values are K numbers to sum up (`paddle_mnist.metrics.sums.Sums`)."""
-
-    def to_tensor(self, dtype: Any = "float32") -> Any:
+    def to_tensor(self, dtype: Any = "float32") -> "paddle.Tensor":
         """Return the numbers, a tensor [K], by default float32."""
 
-    def with_values(self, values: Any) -> "MetricSums":
-        """Return the same metric with other numbers [K], a tensor or an array."""
+    def with_values(self, values: "Union[np.ndarray, paddle.Tensor]") -> "MetricSums":
+        """Return the same metric with other numbers [K]."""
 
-    def plus(self, *others: BatchMetric) -> "MetricSums": ...
+    def plus(self, *others: "MetricSums") -> "MetricSums":
+        """Return the metric of all batches, whose numbers are added in this order."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import paddle
 
 from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.interfaces import BatchMetric
+from paddle_mnist.interfaces import MetricSums
 from paddle_mnist.system.arrays import as_array
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ class Sums:
         """Return the same sums, detached from the graph."""
         return Sums(self._values, self._compute)
 
-    def plus(self, *others: BatchMetric) -> "Sums":
+    def plus(self, *others: MetricSums) -> "Sums":
         """Add the numbers of other batches to these, in float64 and in this order.
 
         Raises ConfigError unless all have the same number of them.
         """
-        values = [metric.to_numpy() for metric in (self, *others)]
+        values: list[Any] = [metric.to_numpy() for metric in (self, *others)]
         sizes = {len(numbers) for numbers in values}
         if len(sizes) > 1:
             raise ConfigError(
@@ -72,7 +72,7 @@ class Sums:
             )
         return self.with_values(sum(values))
 
-    def __add__(self, other: BatchMetric) -> "Sums":
+    def __add__(self, other: MetricSums) -> "Sums":
         return self.plus(other)
 
     def to_numpy(self) -> np.ndarray:
@@ -143,8 +143,11 @@ class Mean(Sums):
         return paddle.where(is_nothing, paddle.zeros_like(values), values)
 
 
-def computed(metrics: Mapping[str, BatchMetric], source: str = "") -> dict[str, float]:
-    """Compute metrics from their totals, by name. Raises ConfigError that names a failing one."""
+def computed(metrics: Mapping[str, Any], source: str = "") -> dict[str, float]:
+    """Compute metrics from their totals, by name: sums, or gathered outputs.
+
+    Raises ConfigError that names a failing one.
+    """
     values = {}
     for name, metric in metrics.items():
         with explained(metric.to_numpy(), f"the metric {name!r}{source}", "it got"):
