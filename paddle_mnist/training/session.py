@@ -24,7 +24,6 @@ from paddle_mnist.training.initialize import initialize, state_digest
 from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.resume import restore
 from paddle_mnist.training.steps import SupervisedStep
-from paddle_mnist.training.whole_steps import LastWholeStep
 
 log = logging.getLogger("paddle_mnist")
 
@@ -127,13 +126,8 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
             profile=next(profilers, None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
-            last_whole=LastWholeStep(
-                training.model,
-                training.optimizer,
-                training.average,
-                training.extra,
-                history,
-            ),
+            extra=training.extra,
+            history=history,
         )
         try:
             loop.train(training.loader, arguments.epochs)
