@@ -20,6 +20,7 @@ from paddle_mnist.system.arrays import as_array, copied_array, is_tensor, unfork
 from paddle_mnist.system.files import PendingFile
 
 _PROTOCOL = 4  # that of paddle.save
+_GENERATED = re.compile(r"(eager_tmp|generated_tensor)_\d+")  # names that differ after a resume
 _LARGE = 2**16  # bytes from which an array is written without a copy
 
 
@@ -66,19 +67,13 @@ class _Named(NamedTuple):
 
 def _with_names(state: Mapping[str, Any]) -> dict[str, Any]:
     """Add the names of the tensors: of a state_dict in a table, otherwise beside each tensor."""
-    is_state_dict = all(
-        is_tensor(value) or (isinstance(value, dict) and not any(map(is_tensor, _arrays(value))))
-        for value in state.values()
-    )
-    if not is_state_dict:
-        return {key: _named(value) for key, value in state.items()}
-    names = {key: _name(key, value) for key, value in state.items() if is_tensor(value)}
+    names = {}
+    for key, value in state.items():
+        if is_tensor(value):
+            names[key] = key if _GENERATED.fullmatch(value.name) else value.name
+        elif not isinstance(value, dict) or any(map(is_tensor, _arrays(value))):
+            return {key: _named(value) for key, value in state.items()}  # no state_dict
     return {**state, NAME_TABLE: names}
-
-
-def _name(key: str, tensor: Any) -> str:
-    """Return the name of a tensor; its key for a generated name, which differs after a resume."""
-    return key if re.fullmatch(r"(eager_tmp|generated_tensor)_\d+", tensor.name) else tensor.name
 
 
 def _named(value: Any) -> Any:

@@ -123,28 +123,17 @@ class CheckpointStore:
         """Return the step of the newest checkpoint with a readable manifest; 0 without one."""
         return max((checkpoint.step for checkpoint in self.all()), default=0)
 
-    def _read_manifests(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
-        """Return the checkpoints, by step, and the unreadable manifests, with the reason."""
-        checkpoints, unreadable = [], list[tuple[Path, CheckpointError]]()
+    def _read_manifests(self) -> tuple[list[Checkpoint], dict[Path, CheckpointError]]:
+        """Return the checkpoints, by step, and why other manifests cannot be read."""
+        checkpoints, unreadable = [], dict[Path, CheckpointError]()
         for path in list_files(self.folder, f"{ANY_NAME}.json"):
             try:
                 checkpoints.append(read_manifest(path))
-            except UnreadableError as error:
-                unreadable.append((path, error))
             except CheckpointError as error:
-                if not os.path.lexists(path):  # its writer has deleted it: list again
-                    return self._read_manifests()
-                unreadable.append((path, error))
+                if not (isinstance(error, UnreadableError) or os.path.lexists(path)):
+                    return self._read_manifests()  # its writer has deleted it: list again
+                unreadable[path] = error
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
-
-    def newest(self) -> Optional[Checkpoint]:
-        """Return the newest checkpoint that verifies; None in a folder that never held one.
-
-        Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
-        verifies: damage must never make training start from the beginning; UnreadableError if one
-        that may be newer cannot be read.
-        """
-        return self._newest()
 
     def load_newest(self) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies, loaded; for the one writer of the folder.
@@ -152,9 +141,17 @@ class CheckpointStore:
         Moves newer ones that are damaged to `quarantine/`. Raises as `newest` does, and
         CheckpointError for files with other contents than `paddle.save` writes.
         """
-        return self._newest(is_resumed=True)
+        return self.newest(is_resumed=True)
 
-    def _newest(self, is_resumed: bool = False) -> Optional[Checkpoint]:
+    def newest(self, is_resumed: bool = False) -> Optional[Checkpoint]:
+        """Return the newest checkpoint that verifies; None in a folder that never held one.
+
+        Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
+        verifies: damage must never make training start from the beginning; UnreadableError if one
+        that may be newer cannot be read.
+
+        is_resumed: see `load_newest`.
+        """
         newest, damaged = self._first_valid(lambda oldest_first: oldest_first[::-1], is_resumed)
         if is_resumed:
             for path in damaged:
@@ -187,8 +184,7 @@ class CheckpointStore:
         Logs the damaged ones. ordered: puts the checkpoints in order, and may leave some out.
         loads: whether to load it.
         """
-        checkpoints, unreadable = self._read_manifests()
-        damaged = dict(unreadable)
+        checkpoints, damaged = self._read_manifests()
         for error in damaged.values():
             if isinstance(error, UnreadableError):
                 raise error
@@ -291,8 +287,7 @@ class CheckpointStore:
 
         They are damaged, or cannot be read. Moves nothing.
         """
-        checkpoints, unreadable = self._read_manifests()
-        errors = dict(unreadable)
+        checkpoints, errors = self._read_manifests()
         for checkpoint in checkpoints:
             try:
                 checkpoint.verify()
@@ -308,7 +303,7 @@ class CheckpointStore:
         """
         checkpoints, unreadable = self._read_manifests()
         listed = {name for checkpoint in checkpoints for name in checkpoint.manifest["files"]}
-        listed |= {path.stem + suffix for path, _ in unreadable for suffix in DATA_SUFFIXES}
+        listed |= {path.stem + suffix for path in unreadable for suffix in DATA_SUFFIXES}
         data = [
             path for suffix in DATA_SUFFIXES for path in list_files(self.folder, ANY_NAME + suffix)
         ]
