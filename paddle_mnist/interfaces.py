@@ -34,9 +34,6 @@ class MetricSums(Protocol):
     def with_values(self, values: "Union[np.ndarray, paddle.Tensor]") -> "MetricSums":
         """Return the same metric with other numbers [K]."""
 
-    def plus(self, *others: "MetricSums") -> "MetricSums":
-        """Return the metric of all batches, whose numbers are added in this order."""
-
 
 @dataclass(frozen=True)
 class StepOutputs:

@@ -22,7 +22,6 @@ import msgspec
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.errors import CheckpointError, listed
 from paddle_mnist.options import CountOrZero
-from paddle_mnist.system.files import PendingFile
 from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
 
@@ -53,20 +52,11 @@ class FileEntry(TypedDict):
     sha256: str
 
 
-def file_entry(file: "Union[PendingFile, HashedFile]") -> FileEntry:
-    """Return the entry of a file that was written or read."""
-    return {"size": file.size, "sha256": file.sha256.hexdigest()}
-
-
 class HashedFile:
-    """Reads a file, and computes the SHA-256 of what is read.
-
-    size, sha256: (attributes) of what has been read.
-    """
+    """Reads a file, and hashes what is read."""
 
     def __init__(self, file: Any):
-        self.size, self.sha256 = 0, hashlib.sha256()
-        self._file = file
+        self._file, self._size, self._sha256 = file, 0, hashlib.sha256()
 
     def read(self, size: int, /) -> bytes:
         return self._add(self._file.read(size))
@@ -74,13 +64,15 @@ class HashedFile:
     def readline(self) -> bytes:
         return self._add(self._file.readline())
 
-    def read_to_end(self) -> None:
+    def entry(self) -> FileEntry:
+        """Read the file to its end, and return its entry in a manifest."""
         while self.read(_PIECE):
             pass
+        return {"size": self._size, "sha256": self._sha256.hexdigest()}
 
     def _add(self, data: bytes) -> bytes:
-        self.size += len(data)
-        self.sha256.update(data)
+        self._size += len(data)
+        self._sha256.update(data)
         return data
 
 
@@ -290,8 +282,7 @@ def _read_error(path: Path, error: OSError, expected: str) -> CheckpointError:
 
 def _require_match(file: HashedFile, expected: FileEntry, path: Path, manifest: str) -> None:
     """Read a file to its end; raise DamagedError unless it is the one that a manifest lists."""
-    file.read_to_end()
-    actual = file_entry(file)
+    actual = file.entry()
     if actual != expected:
         raise DamagedError(
             f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "

@@ -81,7 +81,7 @@ class RunDirectory:
         self.profile = self.path / "profile"
         self.checkpoints = CheckpointStore(self.path / "checkpoints")
         self.mirror: Optional[Mirror] = None
-        self.weights_file: Optional[FileEntry] = None  # size and SHA-256, for the result
+        self.weights_file: Optional[dict[str, Any]] = None  # size and SHA-256, for the result
         self._name = name
 
     @property

@@ -24,7 +24,6 @@ from paddle_mnist.checkpoint.manifest import (
     Manifest,
     UnreadableError,
     checksum,
-    file_entry,
     parse_manifest,
     read_manifest,
 )
@@ -95,8 +94,7 @@ class CheckpointStore:
             for suffix, contents in files.items():
                 file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
                 contents.write_to(file)
-                file.finish()
-                entries[file.path.name] = file_entry(file)
+                entries[file.path.name] = file.finish()
                 pending.append(file)
             for file in pending:
                 file.publish()

@@ -6,7 +6,6 @@ from typing import Any, Union
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import FileEntry, file_entry
 from paddle_mnist.checkpoint.names import find_weights
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.nn.state_dict import (
@@ -18,16 +17,16 @@ from paddle_mnist.nn.state_dict import (
 from paddle_mnist.system.files import PendingFile
 
 
-def write_weights(path: Path, weights: Mapping[str, Any]) -> FileEntry:
+def write_weights(path: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
     """Write a state_dict as `paddle.save` does; return the file's size and SHA-256.
 
     Completely or not at all. Raises OutputError.
     """
     with PendingFile(path) as file:
         SavedState(weights).write_to(file)
-        file.finish()
+        entry = file.finish()
         file.publish()
-    return file_entry(file)
+    return entry
 
 
 def load(path: Union[str, Path], run: Union[str, Path, None] = None) -> dict[str, Any]:

@@ -59,18 +59,8 @@ class Sums:
         return Sums(self._values, self._compute)
 
     def plus(self, *others: MetricSums) -> "Sums":
-        """Add the numbers of other batches to these, in float64 and in this order.
-
-        Raises ConfigError unless all have the same number of them.
-        """
-        values: list[Any] = [metric.to_numpy() for metric in (self, *others)]
-        sizes = {len(numbers) for numbers in values}
-        if len(sizes) > 1:
-            raise ConfigError(
-                f"a metric is computed from {' and '.join(map(str, sorted(sizes)))} sums in "
-                "different batches; expected the same number in all"
-            )
-        return self.with_values(sum(values))
+        """Add the numbers of other batches to these; see `added`, which raises."""
+        return self.with_values(added([metric.to_numpy() for metric in (self, *others)]))
 
     def __add__(self, other: MetricSums) -> "Sums":
         return self.plus(other)
@@ -153,6 +143,21 @@ def computed(metrics: Mapping[str, Any], source: str = "") -> dict[str, float]:
         with explained(metric.to_numpy(), f"the metric {name!r}{source}", "it got"):
             values[name] = metric.compute()
     return values
+
+
+def added(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Add the numbers of batches, float64 [K] each, in their order.
+
+    Raises ConfigError unless all have the same number of them.
+    """
+    sizes = set(map(len, values))
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"a metric is computed from {' and '.join(map(str, sorted(sizes)))} sums in "
+            "different batches; expected the same number in all"
+        )
+    totals: Any = sum(values)
+    return np.asarray(totals)
 
 
 def ratio(totals: np.ndarray) -> float:

@@ -93,8 +93,6 @@ class PendingFile:
     A context manager: at its end an unpublished file is deleted. The temporary name is unique, so
     that of two writers of one path each publishes its own bytes, and the later rename wins.
     Raises OutputError.
-
-    size, sha256: (attributes) of the bytes that `finish` has written.
     """
 
     def __init__(self, path: Path):
@@ -103,7 +101,7 @@ class PendingFile:
         self._descriptor: Optional[int] = None
         self._buffer = bytearray()
         self._published = False
-        self.size, self.sha256 = 0, hashlib.sha256()
+        self._size, self._sha256 = 0, hashlib.sha256()
 
     def __enter__(self) -> "PendingFile":
         with writing(self.path):
@@ -118,14 +116,15 @@ class PendingFile:
             self._buffer += data
         return len(data)
 
-    def finish(self) -> None:
-        """Force the bytes that were written to the disk, and close the file."""
+    def finish(self) -> dict[str, Any]:
+        """Force what was written to the disk, and close the file; return its size and SHA-256."""
         self._write()
         with writing(self.path):
             assert self._descriptor is not None
             os.fsync(self._descriptor)
             descriptor, self._descriptor = self._descriptor, None  # not closed twice
             os.close(descriptor)
+        return {"size": self._size, "sha256": self._sha256.hexdigest()}
 
     def publish(self) -> None:
         """Move the file to its path, after `finish`."""
@@ -146,8 +145,8 @@ class PendingFile:
         assert self._descriptor is not None
         collected, self._buffer = self._buffer, bytearray()
         for piece in (collected, data):
-            self.sha256.update(piece)
-            self.size += len(piece)
+            self._sha256.update(piece)
+            self._size += len(piece)
             unwritten = memoryview(piece)
             with writing(self.path):
                 while unwritten:  # a disk that fills up takes a part, and refuses the next

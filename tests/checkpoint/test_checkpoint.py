@@ -191,6 +191,20 @@ def test_save_of_weights_that_are_not_finite_raises(store):
     assert [c.name for c in store.all()] == ["mnist_epoch0"]
 
 
+def test_checkpointer_without_a_store_saves_nothing(lines):
+    """As in all processes but the main one, where weights may not be finite either."""
+    model, optimizer = trained(WIDTHS, range(1))
+    with paddle.no_grad():
+        model.middle.bias[3] = float("nan")
+    checkpointer, state = Checkpointer(None, model, optimizer), state_of(1, 0.5)
+    checkpointer.at_start(state)
+    checkpointer.after_step(state)
+    checkpointer.after_epoch(state)
+    checkpointer.after_error(StoppedError(15), state)
+    checkpointer.at_end(state)
+    assert lines() == []
+
+
 # ------------------------------------------------------------------ the store
 
 
