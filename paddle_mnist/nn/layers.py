@@ -120,7 +120,8 @@ class KeptBuffers:
         if ids != self._ids:
             self._ids, distinct = ids, dict(zip(ids, tensors))
             self._copies = self._kind(distinct.values())
-        self._copies.renew()
+        if ids:
+            self._copies.renew()
 
     def before(self, tensor: paddle.Tensor) -> paddle.Tensor:
         """Return the copy of one of the statistics, with `TensorCopies`."""

@@ -80,7 +80,7 @@ class ArrayCopies:
         self._tensors = [*tensors]
         self._pointers: Optional[list[int]] = None  # to the memory of those in `_shared`
         self._shared: list[tuple[Any, np.ndarray, np.ndarray]] = []  # tensor, memory and copy
-        self._others = TensorCopies([])
+        self._others: Optional[TensorCopies] = None
 
     def renew(self) -> None:
         """Copy the present values."""
@@ -88,13 +88,15 @@ class ArrayCopies:
             self._find_memory()
         for _, memory, values in self._shared:
             values[...] = memory
-        self._others.renew()
+        if self._others:
+            self._others.renew()
 
     def put_back(self) -> None:
         """Give the tensors the copied values."""
         for tensor, _, values in self._shared:
             tensor.set_value(values)
-        self._others.put_back()
+        if self._others:
+            self._others.put_back()
 
     def _find_memory(self) -> None:
         self._shared, others = [], []
@@ -106,7 +108,7 @@ class ArrayCopies:
             else:
                 others.append(tensor)
         self._pointers = [tensor.data_ptr() for tensor, _, _ in self._shared]
-        self._others = TensorCopies(others)
+        self._others = TensorCopies(others) if others else None
 
 
 def unforked_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

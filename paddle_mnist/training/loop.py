@@ -114,6 +114,7 @@ class TrainingLoop:
         self.last_whole: Optional[LastWholeStep] = None  # only in `train`, which saves it
         self.loss: Optional[paddle.Tensor] = None  # of the newest step
         self.outputs: dict[str, np.ndarray] = {}  # of its recorded layers
+        self._recorders: list[Observer] = []  # those that ask for outputs, in an epoch
         self.newest_metrics = NewestMetrics()
         self.writers = ManyWriters([writer, self.newest_metrics])
         self.running = RunningMetrics(state, self.writers, log_every, metric_prototypes)
@@ -165,6 +166,7 @@ class TrainingLoop:
             for observer in self._observers_of("on_epoch_start"):
                 observer.on_epoch_start(view)  # before forking workers, which see its changes
         followers = self._observers_of("after_step")
+        self._recorders = self._observers_of("recorded_layers")
         self.profile.before_epoch()
         # Close it even if an error ends the epoch: a loader may have worker processes.
         with contextlib.closing(
@@ -240,7 +242,7 @@ class TrainingLoop:
         """Return a context that records the outputs that observers ask for in the next step."""
         self.outputs = {}
         step = self.state.step + 1
-        names = [name for observer in self.observers for name in observer.recorded_layers(step)]
+        names = [name for observer in self._recorders for name in observer.recorded_layers(step)]
         if not names:
             return NOTHING
         layers = require_layers("recorded_layers", self.model, names)
