@@ -19,36 +19,20 @@ if TYPE_CHECKING:
     from paddle import nn
 
 
-@runtime_checkable
-class BatchMetric(Protocol):
-    """A batch's contribution to a metric: contributions add up, and the metric is of their total.
-
-    `paddle_mnist.metrics` has `Sums`, `Mean` and `Gathered`.
-    """
+class MetricSums(Protocol):
+    """The sums of a metric over a batch, K numbers (`paddle_mnist.metrics.sums.Sums`)."""
 
     def compute(self) -> float:
         """Return the metric."""
 
-    def to_numpy(self) -> Any:
-        """Return the values as NumPy arrays, to send them to other processes."""
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers [K]."""
 
-    def with_values(self, values: Any) -> "BatchMetric":
-        """Return the same metric with other values, as `to_numpy` returns them."""
-
-    def plus(self, *others: "BatchMetric") -> "BatchMetric":
-        """Return the sum of this contribution and others, added in this order."""
-
-
-class MetricSums(BatchMetric, Protocol):
-    """A metric whose values are K numbers to sum up (`paddle_mnist.metrics.sums.Sums`)."""
-
-    def to_tensor(self, dtype: Any = "float32") -> Any:
+    def to_tensor(self, dtype: Any = "float32") -> "paddle.Tensor":
         """Return the numbers, a tensor [K], by default float32."""
 
-    def with_values(self, values: Any) -> "MetricSums":
-        """Return the same metric with other numbers [K], a tensor or an array."""
-
-    def plus(self, *others: BatchMetric) -> "MetricSums": ...
+    def with_values(self, values: "Union[np.ndarray, paddle.Tensor]") -> "MetricSums":
+        """Return the same metric with other numbers [K]."""
 
 
 @dataclass(frozen=True)
@@ -248,30 +232,6 @@ class Loader(Protocol):
     def close(self) -> None:
         """Close the resources that stay open from epoch to epoch."""
         return
-
-
-class Checkpointer:
-    """Base class of objects that save checkpoints when they are due; by itself it saves nothing."""
-
-    def at_start(self, state: TrainState) -> None:
-        """Called before the first step of a run whose initial weights are to be saved."""
-
-    def after_step(self, state: TrainState) -> None:
-        """Called after each step."""
-
-    def after_epoch(self, state: TrainState) -> None:
-        """Called after each epoch and its evaluation."""
-
-    def after_error(
-        self, error: BaseException, state: TrainState, problem: Optional[str] = None
-    ) -> None:
-        """Called with the exception that ends training, before it is raised again.
-
-        state: of the last whole step. problem: why what came after it could not be undone, if so.
-        """
-
-    def at_end(self, state: TrainState) -> None:
-        """Called after the last epoch."""
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:

@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -12,15 +12,20 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
-from paddle_mnist.checkpoint.manifest import BREAKPOINT
+from paddle_mnist.checkpoint.manifest import (
+    BREAKPOINT,
+    Manifest,
+    name_of_checkpoint,
+    new_manifest,
+)
 from paddle_mnist.checkpoint.mirror import Mirror
-from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
+from paddle_mnist.checkpoint.names import checkpoint_name
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError, RunLockedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
-from paddle_mnist.interfaces import Checkpointer
+from paddle_mnist.metrics.writers import JsonlWriter
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.numerics import require_finite_weights
 from paddle_mnist.system.files import warn_once
@@ -33,7 +38,7 @@ BACKGROUND_BYTES = 32 * 2**20
 
 
 @dataclass(eq=False)
-class StoreCheckpointer(Checkpointer):
+class Checkpointer:
     """Commits checkpoints to a store when they are due, then prunes old ones.
 
     Their names, with E the epoch, 0-based, and S the step, are `{NAME}_epoch{E}` after an epoch,
@@ -47,10 +52,12 @@ class StoreCheckpointer(Checkpointer):
     it; the next attempt is the next checkpoint that is due. Only the last one must be written, or
     OutputError is raised. Raises DivergedError rather than save weights that are not finite.
 
+    store: None: nothing is saved, as in all processes but the main one.
     average: a moving average of the weights, which is saved in their place.
     resumed_from: the state of the checkpoint from which training was resumed, if it is in this
         store: it is not saved twice.
-    manifest_entries: called at each save; returns additional entries of the manifest.
+    run_entries: those of every manifest that describe the run.
+    history: `metrics.jsonl`, whose lines are forced to the disk and counted in the manifest.
     name: NAME, if it is not the model's.
     extra: the state beside the weights and the optimizer's.
     saves_inside_epochs: whether training can resume inside an epoch; otherwise nothing is saved
@@ -59,13 +66,14 @@ class StoreCheckpointer(Checkpointer):
     not_saved: the evaluated steps after which a checkpoint could not be written.
     """
 
-    store: CheckpointStore
+    store: Optional[CheckpointStore]
     model: nn.Layer
     optimizer: paddle.optimizer.Optimizer
     saving: Saving = KEEP_EPOCHS
     average: WeightAverage = NO_AVERAGE
     resumed_from: Optional[TrainState] = None
-    manifest_entries: Callable[[], Mapping[str, Any]] = dict
+    run_entries: Mapping[str, Any] = field(default_factory=dict)
+    history: Optional[JsonlWriter] = None
     name: Optional[str] = None
     extra: Optional[ExtraState] = None
     saves_inside_epochs: bool = True
@@ -78,7 +86,7 @@ class StoreCheckpointer(Checkpointer):
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )
         self._last_attempt = time.monotonic()
-        self._writing: Optional[tuple[TrainState, Future[None]]] = None  # what, and the work
+        self._writing: Optional[tuple[Manifest, Future[None]]] = None  # what, and the work
         # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
@@ -87,6 +95,7 @@ class StoreCheckpointer(Checkpointer):
         self._save(state)
 
     def after_step(self, state: TrainState) -> None:
+        """Save after a step if that is due."""
         if self.mirror:
             self.mirror.poll()
         self._reap_writer()
@@ -95,21 +104,27 @@ class StoreCheckpointer(Checkpointer):
             self._try_to_save(state)
 
     def after_epoch(self, state: TrainState) -> None:
+        """Save after an epoch and its evaluation if that is due."""
         self._reap_writer()
         if self.saving.is_due_after_epoch(state):
             self._try_to_save(state)
 
     def at_end(self, state: TrainState) -> None:
+        """Save after the last epoch, unless it is saved."""
         self._reap_writer(wait=True)
-        if self._saved_progress != _progress(state) or not self.store.folder.exists():
+        is_there = self.store is not None and self.store.folder.exists()
+        if not is_there or self._saved_progress != _progress(state):
             self._save(state)
 
     def after_error(
         self, error: BaseException, state: TrainState, problem: Optional[str] = None
     ) -> None:
-        """Save a breakpoint if one is wanted and the last whole step could be put back.
+        """Save a breakpoint if one is wanted and the last whole step could be restored.
 
-        Logs errors of this save and of the previous one, so that they do not hide `error`.
+        Called with the exception that ends training, before it is raised again. Logs errors of this
+        save and of the previous one, so that they do not hide `error`.
+
+        state: of the last whole step. problem: why what came after it could not be undone, if so.
         """
         try:
             self._reap_writer(wait=True)
@@ -118,9 +133,10 @@ class StoreCheckpointer(Checkpointer):
                 raise
         except Exception:  # a mistake in the program
             log.exception("the previous checkpoint is not saved")
-        if isinstance(error, RunLockedError):  # another process saves there now
+        # After a RunLockedError another process saves there.
+        if not self.store or isinstance(error, (RunLockedError, DivergedError)):
             return
-        if isinstance(error, DivergedError) or not self.saving.is_due_after_error(error):
+        if not self.saving.is_due_after_error(error):
             return
         if self._saved_progress == _progress(state):
             log.info("nothing was done since the newest checkpoint; run again to resume from it")
@@ -164,11 +180,11 @@ class StoreCheckpointer(Checkpointer):
         wait: wait for the thread to finish; otherwise a checkpoint in progress stays in progress.
         """
         if self._writing and (wait or self._writing[1].done()):
-            state, future = self._writing
+            manifest, future = self._writing
             try:
                 future.result()
             except OutputError as error:
-                self._after_failure(state, error)
+                self._after_failure(TrainState.from_dict(manifest["state"]), error)
             else:
                 if self.mirror:
                     self.mirror.request_upload()
@@ -178,64 +194,57 @@ class StoreCheckpointer(Checkpointer):
 
     def _save(self, state: TrainState, name_end: str = "", blocking: bool = True) -> None:
         """Save, and prune. blocking: wait until it is written, even if a thread could write it."""
+        if not self.store:
+            return
         self._reap_writer(wait=True)  # one save at a time
-        weights = self.model.state_dict()
         require_finite_weights(
-            weights,
+            self.model.state_dict(),
             f"after step {state.step}",
             "not saved; try a lower learning_rate (the checkpoints before it are good)",
         )
         if self.extra:
             self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))
         files = checkpoint_files(self.model, self.optimizer, self.average, self.extra)
-        extra_entries = {
-            **self.manifest_entries(),
+        entries = {
+            **self.run_entries,
             **optimizer_entries(self.model, self.optimizer, self.extra),
         }
+        if self.history:
+            entries["metrics_lines"] = self.history.synced_lines()
         if self.not_saved:
-            extra_entries["not_saved"] = self.not_saved
+            entries["not_saved"] = self.not_saved
+        manifest = new_manifest(state, entries)
         name = self._name(state) + name_end
-        arguments = (name, files, state, extra_entries)
-        if blocking or not self._commit_in_background(*arguments):
-            self._commit(*arguments)
+        if blocking or not self._commit_in_background(name, files, manifest):
+            self._commit(name, files, manifest)
             if self.mirror:
                 self.mirror.request_upload()
 
     def _commit_in_background(
-        self,
-        name: str,
-        files: Mapping[str, SavedState],
-        state: TrainState,
-        extra_entries: Mapping[str, Any],
+        self, name: str, files: Mapping[str, SavedState], manifest: Manifest
     ) -> bool:
         """Have a thread commit a copy of a large state; return whether it does."""
         if sum(file.nbytes for file in files.values()) < BACKGROUND_BYTES:
             return False
         try:
             copies = {suffix: contents.copied() for suffix, contents in files.items()}
-            later = copy.deepcopy((state, extra_entries))
             executor = ThreadPoolExecutor(max_workers=1)
-            self._writing = later[0], executor.submit(self._commit, name, copies, *later)
+            later = copy.deepcopy(manifest)
+            self._writing = later, executor.submit(self._commit, name, copies, later)
             executor.shutdown(wait=False)  # the thread ends with its work
         except (MemoryError, RuntimeError) as error:  # no room for the copy, or no thread
             warn_once(
-                self.store.folder,
+                self.store and self.store.folder,
                 "training pauses while checkpoints are written (%s)",
                 summary(error),
             )
             return False
         return True
 
-    def _commit(
-        self,
-        name: str,
-        files: Mapping[str, SavedState],
-        state: TrainState,
-        extra_entries: Mapping[str, Any],
-    ) -> None:
+    def _commit(self, name: str, files: Mapping[str, SavedState], manifest: Manifest) -> None:
         """Write a checkpoint, and delete those that are no longer kept. Raises OutputError."""
-        self.store.commit(name, files, state, extra_entries)
-        self._saved_progress = _progress(state)
+        assert self.store
+        self._saved_progress = self.store.commit(name, files, manifest).sort_key
         try:
             self.store.prune(self.saving)
         except OutputError as error:

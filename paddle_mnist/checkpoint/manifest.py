@@ -10,8 +10,8 @@ import contextlib
 import errno
 import hashlib
 import json
-import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, Optional, TypedDict, Union, cast
 import msgspec
 
 from paddle_mnist.checkpoint.safe_load import load_from
-from paddle_mnist.checkpoint.statefile import HashedFile
 from paddle_mnist.errors import CheckpointError, listed
 from paddle_mnist.options import CountOrZero
 from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
@@ -33,6 +32,7 @@ EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
+_PIECE = 2**20  # bytes that are read at once, to hash them
 
 
 class DamagedError(CheckpointError):
@@ -50,6 +50,30 @@ _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST
 class FileEntry(TypedDict):
     size: CountOrZero
     sha256: str
+
+
+class HashedFile:
+    """Reads a file, and hashes what is read."""
+
+    def __init__(self, file: Any):
+        self._file, self._size, self._sha256 = file, 0, hashlib.sha256()
+
+    def read(self, size: int, /) -> bytes:
+        return self._add(self._file.read(size))
+
+    def readline(self) -> bytes:
+        return self._add(self._file.readline())
+
+    def entry(self) -> FileEntry:
+        """Read the file to its end, and return its entry in a manifest."""
+        while self.read(_PIECE):
+            pass
+        return {"size": self._size, "sha256": self._sha256.hexdigest()}
+
+    def _add(self, data: bytes) -> bytes:
+        self._size += len(data)
+        self._sha256.update(data)
+        return data
 
 
 class _RunningSums(msgspec.Struct, forbid_unknown_fields=True):
@@ -159,11 +183,9 @@ class Checkpoint:
     @property
     def score(self) -> Optional[float]:
         """The monitored metric, negated if the lowest is the best; None if it was not evaluated."""
-        state = self.state
-        value = state.metrics.get(state.monitor, math.nan)
-        if math.isnan(value):
-            return None
-        return value if state.mode == "max" else -value
+        state = self.manifest["state"]
+        value: Optional[float] = state["metrics"].get(state["monitor"])  # None: not finite
+        return value if value is None or state["mode"] == "max" else -value
 
     @property
     def size(self) -> int:
@@ -204,10 +226,10 @@ class Checkpoint:
         path = self.path.with_name(name)
         try:
             with open_to_read(path) as opened:
-                file = HashedFile(opened, os.fstat(opened.fileno()).st_size)
-                if file.size > expected["size"]:  # perhaps much larger: it is not read
+                file, size = HashedFile(opened), os.fstat(opened.fileno()).st_size
+                if size > expected["size"]:  # perhaps much larger: it is not read
                     raise DamagedError(
-                        f"{path}: {file.size} bytes; {self.path.name} says {expected['size']}"
+                        f"{path}: {size} bytes; {self.path.name} says {expected['size']}"
                     )
                 try:
                     yield file
@@ -236,8 +258,10 @@ class Checkpoint:
         """
         if suffix in self.loaded:
             return self.loaded[suffix]
+        name = self.name + suffix
         with self.opened(suffix) as file:
-            return load_from(file, file.size, self.path.with_name(self.name + suffix))
+            size = self.manifest["files"][name]["size"]
+            return load_from(file, size, self.path.with_name(name))
 
     def verify(self) -> None:
         """Read every file. Raises DamagedError and UnreadableError as `opened` does."""
@@ -258,7 +282,6 @@ def _read_error(path: Path, error: OSError, expected: str) -> CheckpointError:
 
 def _require_match(file: HashedFile, expected: FileEntry, path: Path, manifest: str) -> None:
     """Read a file to its end; raise DamagedError unless it is the one that a manifest lists."""
-    file.read_to_end()
     actual = file.entry()
     if actual != expected:
         raise DamagedError(
@@ -267,9 +290,26 @@ def _require_match(file: HashedFile, expected: FileEntry, path: Path, manifest: 
         )
 
 
+def name_of_checkpoint(name: str, state: TrainState) -> str:
+    """Return the name of a state's checkpoint: after an epoch, or inside one. name: its prefix."""
+    is_after_epoch = state.step and not state.position
+    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
+    return f"{name}_{end}"
+
+
+def new_manifest(state: TrainState, entries: Mapping[str, Any] = {}) -> Manifest:
+    """Return the manifest of a state; a commit adds the files and the checksum.
+
+    entries: others, which do not replace those of the state. Raises DivergedError.
+    """
+    manifest = {**entries, "format": FORMAT, "state": state.as_dict(), "saved_at": time.time()}
+    return cast(Manifest, manifest)
+
+
 def checksum(manifest: Mapping[str, Any]) -> str:
     """Return the SHA-256 of all other entries, as JSON: sorted keys, no white space and no NaN."""
-    entries = {key: value for key, value in manifest.items() if key != CHECKSUM}
+    entries = {**manifest}
+    entries.pop(CHECKSUM, None)
     text = json.dumps(entries, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -26,7 +26,6 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import SPARE, CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
-from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 
@@ -43,13 +42,6 @@ NO_WEIGHTS = {*DATA_SUFFIXES, ".onnx", ".pdiparams", ".pdmodel", ".json", ".yaml
 MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
 Name = Union[str, Path]
-
-
-def name_of_checkpoint(name: str, state: TrainState) -> str:
-    """Return the name of a state's checkpoint: after an epoch, or inside one. name: its prefix."""
-    is_after_epoch = state.step and not state.position
-    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
-    return f"{name}_{end}"
 
 
 def checkpoint_name(model: Any) -> str:

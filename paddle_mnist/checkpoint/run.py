@@ -79,12 +79,9 @@ class RunDirectory:
         self.visualdl = self.path / "vdl"
         self.figures = self.path / "figures"
         self.profile = self.path / "profile"
-        self.checkpoints = CheckpointStore(
-            self.path / "checkpoints", require_ownership=self._require_ownership
-        )
+        self.checkpoints = CheckpointStore(self.path / "checkpoints")
         self.mirror: Optional[Mirror] = None
         self.weights_file: Optional[dict[str, Any]] = None  # size and SHA-256, for the result
-        self._lock: Optional[FolderLock] = None
         self._name = name
 
     @property
@@ -161,7 +158,7 @@ class RunDirectory:
                 self._move_aside()
         # After a move this is another directory, with another lock.
         with self._locked(saving) as lock:
-            self._lock = lock
+            self.checkpoints.require_ownership = lock.require
             quarantine = self.checkpoints.folder / QUARANTINE
             for folder in (self.figures, self.profile, quarantine):
                 self.require_inside(folder)
@@ -179,7 +176,7 @@ class RunDirectory:
             finally:
                 log.removeHandler(handler)
                 handler.close()
-                self._lock = None
+                self.checkpoints.require_ownership = lambda: None
 
     def require_inside(self, folder: Path) -> None:
         """Raise OutputError if a folder to write to is a link out of this directory, or no folder.
@@ -193,11 +190,6 @@ class RunDirectory:
                 f"{folder}: not a folder in {top}; only checkpoints and vdl may be links out of a "
                 "run; move it away"
             )
-
-    def _require_ownership(self) -> None:
-        """Raise RunLockedError if another process has broken the lock of the open directory."""
-        if self._lock:
-            self._lock.require()
 
     @contextlib.contextmanager
     def mirrored(self, saving: Saving) -> Iterator[None]:
@@ -326,7 +318,7 @@ class RunDirectory:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, after forcing the weights to the disk. Raises OutputError."""
-        self._require_ownership()
+        self.checkpoints.require_ownership()
         result = {**result, "weights_file": self.weights_file}
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)

@@ -135,13 +135,19 @@ class Saving(Options):
 
     def kept(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:
         """Return the names of the checkpoints to keep."""
+        checkpoints = [*checkpoints]
+        return self.ranked(checkpoints) | {
+            checkpoint.name
+            for checkpoint in checkpoints
+            if (self.keep_epochs and checkpoint.ends_epoch)
+            or (self.keep_breakpoints and checkpoint.is_breakpoint)
+        }
+
+    def ranked(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:
+        """Return the names of those that are kept only until later ones take their places."""
         oldest_first = sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key)
         kept = oldest_first[-self.keep_last :]
         kept += best_first(oldest_first)[: self.keep_best]
-        if self.keep_epochs:
-            kept += [checkpoint for checkpoint in oldest_first if checkpoint.ends_epoch]
-        if self.keep_breakpoints:
-            kept += [checkpoint for checkpoint in oldest_first if checkpoint.is_breakpoint]
         if self.keep_every_minutes:
             span = 60 * self.keep_every_minutes
             newest = {one.manifest["saved_at"] // span: one for one in oldest_first}
@@ -151,9 +157,8 @@ class Saving(Options):
 
 def best_first(checkpoints: Iterable["Checkpoint"]) -> list["Checkpoint"]:
     """Return the evaluated checkpoints, the best one first; equals stay in their order."""
-    scored = [(checkpoint.score, checkpoint) for checkpoint in checkpoints]
-    evaluated = [(score, checkpoint) for score, checkpoint in scored if score is not None]
-    return [checkpoint for _, checkpoint in sorted(evaluated, key=lambda pair: -pair[0])]
+    evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
+    return sorted(evaluated, key=lambda checkpoint: -(checkpoint.score or 0.0))
 
 
 # For training without `fit`, as in the tutorial: keeps every epoch.

@@ -1,11 +1,10 @@
-"""Write a dictionary of tensors to a file as `paddle.save` does, and hash it.
+"""Write a dictionary of tensors to a file as `paddle.save` does.
 
 `paddle.save` copies the whole state, and the memo of its pickler holds a second copy until the end.
 Here each entry is copied when it is written, and then released.
 """
 
 import copy
-import hashlib
 import io
 import pickle
 import re
@@ -18,11 +17,11 @@ import numpy as np
 
 from paddle_mnist.nn.state_dict import NAME_TABLE
 from paddle_mnist.system.arrays import as_array, copied_array, is_tensor, unforked_array
-from paddle_mnist.system.files import Buffer, PendingFile
+from paddle_mnist.system.files import PendingFile
 
 _PROTOCOL = 4  # that of paddle.save
+_GENERATED = re.compile(r"(eager_tmp|generated_tensor)_\d+")  # names that differ after a resume
 _LARGE = 2**16  # bytes from which an array is written without a copy
-_PIECE = 2**20  # bytes that are read at once, to hash them
 
 
 class SavedState:
@@ -50,7 +49,7 @@ class SavedState:
         copied._contents = copy.deepcopy(self._contents, copies)
         return copied
 
-    def write_to(self, output: Union[BinaryIO, PendingFile, "HashedFile"]) -> None:
+    def write_to(self, output: Union[BinaryIO, PendingFile]) -> None:
         _StatePickler(output, _PROTOCOL).dump(self._contents)
 
     def to_bytes(self) -> bytes:
@@ -68,19 +67,13 @@ class _Named(NamedTuple):
 
 def _with_names(state: Mapping[str, Any]) -> dict[str, Any]:
     """Add the names of the tensors: of a state_dict in a table, otherwise beside each tensor."""
-    is_state_dict = all(
-        is_tensor(value) or (isinstance(value, dict) and not any(map(is_tensor, _arrays(value))))
-        for value in state.values()
-    )
-    if not is_state_dict:
-        return {key: _named(value) for key, value in state.items()}
-    names = {key: _name(key, value) for key, value in state.items() if is_tensor(value)}
+    names = {}
+    for key, value in state.items():
+        if is_tensor(value):
+            names[key] = key if _GENERATED.fullmatch(value.name) else value.name
+        elif not isinstance(value, dict) or any(map(is_tensor, _arrays(value))):
+            return {key: _named(value) for key, value in state.items()}  # no state_dict
     return {**state, NAME_TABLE: names}
-
-
-def _name(key: str, tensor: Any) -> str:
-    """Return the name of a tensor; its key for a generated name, which differs after a resume."""
-    return key if re.fullmatch(r"(eager_tmp|generated_tensor)_\d+", tensor.name) else tensor.name
 
 
 def _named(value: Any) -> Any:
@@ -134,52 +127,3 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
         self._write_large_bytes(opcode + struct.pack(form, len(contents)), contents)
 
     dispatch[memoryview] = save_contents
-
-
-class HashedFile:
-    """Reads or writes a file, and computes the size and SHA-256 of the data.
-
-    size: of a file that is read, in bytes.
-    """
-
-    def __init__(self, file: Any, size: int = 0):
-        self.size = size
-        self._file = file
-        self._bytes, self._sha256 = 0, hashlib.sha256()
-
-    def read(self, size: int, /) -> bytes:
-        data: bytes = self._file.read(size)
-        self._add(data)
-        return data
-
-    def readline(self) -> bytes:
-        line: bytes = self._file.readline()
-        self._add(line)
-        return line
-
-    def read_to_end(self) -> None:
-        while self.read(_PIECE):
-            pass
-
-    def write(self, data: Buffer) -> None:
-        self._file.write(data)
-        self._add(data)
-
-    def _add(self, data: Buffer) -> None:
-        self._bytes += len(data)
-        self._sha256.update(data)
-
-    def entry(self) -> dict[str, Any]:
-        """Return the entry of the file in a manifest."""
-        return {"size": self._bytes, "sha256": self._sha256.hexdigest()}
-
-
-def write_and_hash(file: PendingFile, contents: Union[SavedState, bytes]) -> dict[str, Any]:
-    """Write a file without publishing it; return its entry in the manifest."""
-    output = HashedFile(file)
-    if isinstance(contents, bytes):
-        output.write(contents)
-    else:
-        contents.write_to(output)
-    file.finish()
-    return output.entry()

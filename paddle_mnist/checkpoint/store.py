@@ -12,25 +12,23 @@ import itertools
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from paddle_mnist.checkpoint.manifest import (
     CHECKSUM,
     DATA_SUFFIXES,
-    FORMAT,
     Checkpoint,
     DamagedError,
+    Manifest,
     UnreadableError,
     checksum,
     parse_manifest,
     read_manifest,
 )
 from paddle_mnist.checkpoint.saving import Saving, best_first
-from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError, spelled
 from paddle_mnist.system.files import (
     PART,
@@ -45,7 +43,6 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 
@@ -59,16 +56,13 @@ SPARE = "_new"  # the end of the second name of a checkpoint that replaces anoth
 class CheckpointStore:
     """The checkpoints in one folder.
 
-    require_ownership: raises RunLockedError once another process has taken the folder over.
+    require_ownership: (attribute) raises RunLockedError once another process has taken the folder
+        over.
     """
 
-    def __init__(
-        self,
-        folder: Union[str, Path],
-        require_ownership: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, folder: Union[str, Path]):
         self.folder = Path(folder)
-        self._require_ownership = require_ownership
+        self.require_ownership: Callable[[], None] = lambda: None
         # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
         # The checkpoints that `_listed_for` may drop, so that a save need not read all manifests.
@@ -78,50 +72,45 @@ class CheckpointStore:
     def commit(
         self,
         name: str,
-        files: Mapping[str, Union[SavedState, bytes]],
-        state: TrainState,
-        extra_entries: Mapping[str, Any] = {},
+        files: Mapping[str, SavedState],
+        manifest: Manifest,
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
         It replaces one of the same name: at each moment that one or the new one is valid.
 
-        files: contents by suffix. extra_entries: further entries of the manifest.
+        files: contents by suffix. manifest: all entries but the files and the checksum.
         """
-        self._require_ownership()
+        self.require_ownership()
         if self._signatures and not self.folder.exists():
             log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
-        path = self.folder / f"{name}.json"
+        path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE))
         if os.path.lexists(path):
-            self.commit(name + SPARE, files, state, extra_entries)
+            self.commit(name + SPARE, files, manifest)
             remove(path)
+        entries, pending = {}, []
         with contextlib.ExitStack() as stack:
-            pending = []
-            entries = {}
             for suffix, contents in files.items():
                 file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
-                entries[file.path.name] = write_and_hash(file, contents)
+                contents.write_to(file)
+                entries[file.path.name] = file.finish()
                 pending.append(file)
             for file in pending:
                 file.publish()
-        manifest = {
-            **extra_entries,
-            "format": FORMAT,
-            "files": entries,
-            "state": state.as_dict(),
-            "saved_at": time.time(),
-        }
-        data = json.dumps({**manifest, CHECKSUM: checksum(manifest)}, indent=1).encode()
+        complete = {**manifest, "files": entries}
+        complete[CHECKSUM] = checksum(complete)
+        data = json.dumps(complete, indent=1).encode()
         checkpoint = parse_manifest(path, data)  # as it will be read
         self._signatures[checkpoint.manifest["checksum"]] = _file_signatures(checkpoint)
         sync_folder(self.folder)
-        self._require_ownership()
+        self.require_ownership()
         write_atomically(path, data)
         sync_folder(self.folder)
         self._listed[path] = checkpoint
-        with contextlib.suppress(CheckpointError):  # there is none, unless one was replaced
-            self._delete([read_manifest(path.with_name(f"{name}{SPARE}.json"))])
+        if spare.exists():
+            with contextlib.suppress(CheckpointError):
+                self._delete([read_manifest(spare)])
         return checkpoint
 
     def all(self) -> list[Checkpoint]:
@@ -132,28 +121,17 @@ class CheckpointStore:
         """Return the step of the newest checkpoint with a readable manifest; 0 without one."""
         return max((checkpoint.step for checkpoint in self.all()), default=0)
 
-    def _read_manifests(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
-        """Return the checkpoints, by step, and the unreadable manifests, with the reason."""
-        checkpoints, unreadable = [], list[tuple[Path, CheckpointError]]()
+    def _read_manifests(self) -> tuple[list[Checkpoint], dict[Path, CheckpointError]]:
+        """Return the checkpoints, by step, and why other manifests cannot be read."""
+        checkpoints, unreadable = [], dict[Path, CheckpointError]()
         for path in list_files(self.folder, f"{ANY_NAME}.json"):
             try:
                 checkpoints.append(read_manifest(path))
-            except UnreadableError as error:
-                unreadable.append((path, error))
             except CheckpointError as error:
-                if not os.path.lexists(path):  # its writer has deleted it: list again
-                    return self._read_manifests()
-                unreadable.append((path, error))
+                if not (isinstance(error, UnreadableError) or os.path.lexists(path)):
+                    return self._read_manifests()  # its writer has deleted it: list again
+                unreadable[path] = error
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
-
-    def newest(self) -> Optional[Checkpoint]:
-        """Return the newest checkpoint that verifies; None in a folder that never held one.
-
-        Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
-        verifies: damage must never make training start from the beginning; UnreadableError if one
-        that may be newer cannot be read.
-        """
-        return self._newest()
 
     def load_newest(self) -> Optional[Checkpoint]:
         """Return the newest checkpoint that verifies, loaded; for the one writer of the folder.
@@ -161,9 +139,17 @@ class CheckpointStore:
         Moves newer ones that are damaged to `quarantine/`. Raises as `newest` does, and
         CheckpointError for files with other contents than `paddle.save` writes.
         """
-        return self._newest(is_resumed=True)
+        return self.newest(is_resumed=True)
 
-    def _newest(self, is_resumed: bool = False) -> Optional[Checkpoint]:
+    def newest(self, is_resumed: bool = False) -> Optional[Checkpoint]:
+        """Return the newest checkpoint that verifies; None in a folder that never held one.
+
+        Logs newer ones that are damaged. Raises CheckpointError if there are checkpoints but none
+        verifies: damage must never make training start from the beginning; UnreadableError if one
+        that may be newer cannot be read.
+
+        is_resumed: see `load_newest`.
+        """
         newest, damaged = self._first_valid(lambda oldest_first: oldest_first[::-1], is_resumed)
         if is_resumed:
             for path in damaged:
@@ -196,8 +182,7 @@ class CheckpointStore:
         Logs the damaged ones. ordered: puts the checkpoints in order, and may leave some out.
         loads: whether to load it.
         """
-        checkpoints, unreadable = self._read_manifests()
-        damaged = dict(unreadable)
+        checkpoints, damaged = self._read_manifests()
         for error in damaged.values():
             if isinstance(error, UnreadableError):
                 raise error
@@ -216,14 +201,11 @@ class CheckpointStore:
             log.warning("damaged checkpoint: %s", error)
         return first_valid, [*damaged]
 
-    def prune(self, saving: Saving) -> list[str]:
-        """Delete the checkpoints that `saving` does not keep; return their names.
-
-        Raises OutputError.
-        """
+    def prune(self, saving: Saving) -> list[Checkpoint]:
+        """Delete the checkpoints that `saving` does not keep; return them. Raises OutputError."""
         dropped = self.checkpoints_to_prune(saving)
         self._delete(dropped)
-        return [checkpoint.name for checkpoint in dropped]
+        return dropped
 
     def _delete(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Delete checkpoints, manifests first: files without one are not a checkpoint."""
@@ -245,21 +227,21 @@ class CheckpointStore:
         verifying takes time, only those that are kept are verified; if some are damaged or cannot
         be read, this is repeated without them. They are not pruned.
         """
-        damaged: list[Checkpoint] = []
+        if saving != self._listed_for:
+            self._listed = {checkpoint.path: checkpoint for checkpoint in self.all()}
+            self._listed_for = saving
         while True:
-            if damaged or saving != self._listed_for:
-                self._listed = {c.path: c for c in self.all() if c not in damaged}
-                self._listed_for = saving
-            names = saving.kept(self._listed.values())
-            dropped = [c for c in self._listed.values() if c.name not in names]
-            kept = [c for c in self._listed.values() if c.name in names]
+            listed = [*self._listed.values()]
+            names = saving.kept(listed)
+            dropped = [checkpoint for checkpoint in listed if checkpoint.name not in names]
+            kept = [checkpoint for checkpoint in listed if checkpoint.name in names]
             invalid = [c for c in kept if dropped and not self._is_unchanged_or_valid(c)]
             if not invalid:
                 break
-            damaged += invalid
-        # These are kept whatever is saved later.
-        settled = names - replace(saving, keep_epochs=False, keep_breakpoints=False).kept(kept)
-        self._listed = {c.path: c for c in self._listed.values() if c.name not in settled}
+            for checkpoint in invalid:
+                del self._listed[checkpoint.path]
+        settled = names - saving.ranked(kept)  # kept whatever is saved later
+        self._listed = {c.path: c for c in listed if c.name not in settled}
         return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:
@@ -303,8 +285,7 @@ class CheckpointStore:
 
         They are damaged, or cannot be read. Moves nothing.
         """
-        checkpoints, unreadable = self._read_manifests()
-        errors = dict(unreadable)
+        checkpoints, errors = self._read_manifests()
         for checkpoint in checkpoints:
             try:
                 checkpoint.verify()
@@ -320,7 +301,7 @@ class CheckpointStore:
         """
         checkpoints, unreadable = self._read_manifests()
         listed = {name for checkpoint in checkpoints for name in checkpoint.manifest["files"]}
-        listed |= {path.stem + suffix for path, _ in unreadable for suffix in DATA_SUFFIXES}
+        listed |= {path.stem + suffix for path in unreadable for suffix in DATA_SUFFIXES}
         data = [
             path for suffix in DATA_SUFFIXES for path in list_files(self.folder, ANY_NAME + suffix)
         ]

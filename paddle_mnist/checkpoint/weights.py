@@ -7,7 +7,7 @@ from typing import Any, Union
 from paddle import nn
 
 from paddle_mnist.checkpoint.names import find_weights
-from paddle_mnist.checkpoint.statefile import SavedState, write_and_hash
+from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.nn.state_dict import (
     IncompatibleKeys,
     compare_entries,
@@ -23,7 +23,8 @@ def write_weights(path: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
     Completely or not at all. Raises OutputError.
     """
     with PendingFile(path) as file:
-        entry = write_and_hash(file, SavedState(weights))
+        SavedState(weights).write_to(file)
+        entry = file.finish()
         file.publish()
     return entry
 

@@ -123,8 +123,8 @@ def _prune(args: argparse.Namespace) -> None:
     saving = TrainConfig(**{**recorded, **options}).saving
     with run.opened() if run and args.yes else contextlib.nullcontext():
         sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
-        names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(saving)]
-        names = store.prune(saving) if args.yes else names
+        dropped = store.prune(saving) if args.yes else store.checkpoints_to_prune(saving)
+        names = [checkpoint.name for checkpoint in dropped]
         for name in names:
             print(
                 f"{'deleted' if args.yes else 'would delete'} {name}, {sizes.get(name, 0):,} bytes"

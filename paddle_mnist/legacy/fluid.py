@@ -10,7 +10,6 @@ call to today's.
 """
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, new_manifest, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import SPARE, CheckpointStore
@@ -117,7 +116,8 @@ def save_persistables(
         OPTIMIZER: SavedState(optimizer.state_dict() if optimizer else {}),
     }
     entries = optimizer_entries(model, optimizer) if optimizer else {}
-    return CheckpointStore(dirname).commit(PERSISTABLES, files, TrainState(), entries).path
+    manifest = new_manifest(TrainState(), entries)
+    return CheckpointStore(dirname).commit(PERSISTABLES, files, manifest).path
 
 
 def load_persistables(
@@ -183,14 +183,14 @@ def save_inference_model(
             for other, earlier in named[:index]:
                 if other == name or earlier is value:
                     raise ConfigError(f"{other} and {name} are one variable; leave one of them out")
-        if not _is_enough(part, runs[0]):
+        if not part.is_enough(runs[0]):
             raise ConfigError(
                 f"the net needs more than {', '.join(feeded_var_names)} to compute "
                 f"{', '.join(target_vars)}; feed more, or export the whole net: export_run"
             )
         for name, key in zip(feeded_var_names, feeds):
             others = [other for other in feeds if other is not key]
-            if _is_enough(_Part(net, examples, others, targets), runs[0]):
+            if _Part(net, examples, others, targets).is_enough(runs[0]):
                 raise ConfigError(f"feeded_var_names: no target needs {name}; leave it out")
     fed = [[run[key].numpy() for key in feeds] for run in runs]
     specs = [
@@ -263,11 +263,16 @@ class _Part(nn.Layer):
             shape, dtype = [len(batch) + 1, *batch.shape[1:]], cast(Any, batch.dtype.name)
             values[name] = fed[name] if name in fed else paddle.zeros(shape, dtype)
         given = one_or_all(list(values.values()))
+
+        def replace_and_keep(layer: nn.Layer, inputs: Any, output: Any) -> Any:
+            value = fed.get(layer, output)
+            values[layer] = None if layer in values else value
+            return value
+
         with contextlib.ExitStack() as hooks:
             for layer in self.net.sublayers():
                 if layer in self.feeds or layer in self.targets:
-                    hook = functools.partial(_replace_and_keep, fed, values)
-                    hooks.callback(layer.register_forward_post_hook(hook).remove)
+                    hooks.callback(layer.register_forward_post_hook(replace_and_keep).remove)
             try:
                 values.update(enumerate(self.net(given)))
             except Exception:  # after the last target, where another number of samples is met
@@ -275,20 +280,11 @@ class _Part(nn.Layer):
                     raise
         return values
 
-
-def _replace_and_keep(
-    fed: Mapping[Any, Any], values: dict[Any, Any], layer: nn.Layer, inputs: Any, output: Any
-) -> Any:
-    value = fed.get(layer, output)
-    values[layer] = None if layer in values else value
-    return value
-
-
-def _is_enough(part: _Part, values: Mapping[Any, paddle.Tensor]) -> bool:
-    """Return whether a part of a net computes from its feeds what the whole net computes."""
-    try:
-        found = part([values[key] for key in part.feeds])
-    except Exception:  # the part also needs an input that is not fed
-        return False
-    pairs = [(value.numpy(), values[key].numpy()) for key, value in zip(part.targets, found)]
-    return all(a.shape == b.shape and np.allclose(a, b, equal_nan=True) for a, b in pairs)
+    def is_enough(self, values: Mapping[Any, paddle.Tensor]) -> bool:
+        """Return whether the feeds are enough to compute what the whole net computes."""
+        try:
+            found = self.forward([values[key] for key in self.feeds])
+        except Exception:  # the part also needs an input that is not fed
+            return False
+        pairs = [(value.numpy(), values[key].numpy()) for key, value in zip(self.targets, found)]
+        return all(a.shape == b.shape and np.allclose(a, b, equal_nan=True) for a, b in pairs)

@@ -11,14 +11,13 @@ from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
 from paddle_mnist.data.structures import require_one_shape
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.metrics.sums import Mean, Sums
 from paddle_mnist.system.arrays import as_array
 
 log = logging.getLogger("paddle_mnist")
 
 # A metric of a batch: its mean over the samples, or a metric that adds up; None: undefined.
-MetricValue = Union[int, float, np.generic, paddle.Tensor, BatchMetric, None]
+MetricValue = Union[int, float, np.generic, paddle.Tensor, Sums, "Gathered", None]
 MetricFunction = Callable[[Any, Any], MetricValue]  # (outputs of the model, labels) -> the metric
 
 # The attributes in which Paddle's metrics count, and from which they compute their value.
@@ -89,7 +88,7 @@ class Gathered:
         """Return the same metric with other outputs."""
         return Gathered(self.metric, values)
 
-    def plus(self, *others: BatchMetric) -> "Gathered":
+    def plus(self, *others: "Gathered") -> "Gathered":
         """Append the outputs of other batches, in this order. Raises DataError if they differ."""
         batches = [metric.to_numpy() for metric in (self, *others)]
         for batch in batches:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from paddle_mnist.interfaces import MetricSums, Writer
-from paddle_mnist.metrics.sums import Mean, Sums, as_float, computed, total
+from paddle_mnist.metrics.sums import Mean, Sums, added, as_float, computed, total
 from paddle_mnist.metrics.writers import LEARNING_RATE
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
@@ -83,18 +83,19 @@ class RunningMetrics:
         if not pending:
             return
         sums = self.state.running_sums
-        parts = {name: [metric] for name, metric in self._totals().items()}
+        values = {name: [np.array(total)] for name, total in sums.totals.items()}
         try:
             for epoch, step, result, lr in pending:
-                loss = self._loss_of(f"at epoch {epoch + 1}, step {step}", result)
-                for name, metric in {**loss, **result.metrics}.items():
-                    parts.setdefault(name, []).append(metric)
+                found = self._loss_of(f"at epoch {epoch + 1}, step {step}", result)
+                found.update({name: metric.to_numpy() for name, metric in result.metrics.items()})
+                for name, numbers in found.items():
+                    values.setdefault(name, []).append(numbers)
+                self._prototypes.update(result.metrics)
                 sums.samples += result.samples
                 sums.lr = lr
         finally:
-            for name, metrics in parts.items():
-                sums.totals[name] = metrics[0].plus(*metrics[1:]).to_numpy().tolist()
-                self._prototypes[name] = metrics[-1]
+            for name, rows in values.items():
+                sums.totals[name] = added(rows).tolist()
 
     def _totals(self) -> dict[str, MetricSums]:
         """Return the sums of the state as metrics; those without a prototype are means."""
@@ -103,13 +104,17 @@ class RunningMetrics:
             for name, values in self.state.running_sums.totals.items()
         }
 
-    def _loss_of(self, place: str, result: StepResult) -> dict[str, MetricSums]:
-        """Return the loss of a step, or the count of a step without one. Raises DivergedError."""
+    def _loss_of(self, place: str, result: StepResult) -> dict[str, np.ndarray]:
+        """Return the total and the count of a step's loss; for a step without one, count it, too.
+
+        Raises DivergedError.
+        """
         loss = as_float(result.loss)
-        if result.count or not math.isnan(loss):  # a mean of nothing is NaN
+        is_nothing = not result.count and math.isnan(loss)  # the mean of nothing
+        if not is_nothing:
             require_finite_loss(loss, place, REMEDY)
         if result.count:
-            return {"loss": Mean(loss * result.count, result.count)}
+            return {"loss": np.array([loss * result.count, result.count])}
         if not self._has_skipped:
             self._has_skipped = True
             log.warning(
@@ -118,7 +123,7 @@ class RunningMetrics:
                 place,
                 SKIPPED,
             )
-        return {"loss": Mean(loss, 0.0), SKIPPED: Sums([1.0], total)}
+        return {"loss": np.array([0.0 if is_nothing else loss, 0.0]), SKIPPED: np.ones(1)}
 
     def after_step(self) -> None:
         """Count the step's time, and write a line if one is due. Raises DivergedError."""

@@ -8,7 +8,7 @@ import paddle
 
 from paddle_mnist.data.structures import explained
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.interfaces import BatchMetric
+from paddle_mnist.interfaces import MetricSums
 from paddle_mnist.system.arrays import as_array
 
 if TYPE_CHECKING:
@@ -58,21 +58,11 @@ class Sums:
         """Return the same sums, detached from the graph."""
         return Sums(self._values, self._compute)
 
-    def plus(self, *others: BatchMetric) -> "Sums":
-        """Add the numbers of other batches to these, in float64 and in this order.
+    def plus(self, *others: MetricSums) -> "Sums":
+        """Add the numbers of other batches to these; see `added`, which raises."""
+        return self.with_values(added([metric.to_numpy() for metric in (self, *others)]))
 
-        Raises ConfigError unless all have the same number of them.
-        """
-        values = [metric.to_numpy() for metric in (self, *others)]
-        sizes = {len(numbers) for numbers in values}
-        if len(sizes) > 1:
-            raise ConfigError(
-                f"a metric is computed from {' and '.join(map(str, sorted(sizes)))} sums in "
-                "different batches; expected the same number in all"
-            )
-        return self.with_values(sum(values))
-
-    def __add__(self, other: BatchMetric) -> "Sums":
+    def __add__(self, other: MetricSums) -> "Sums":
         return self.plus(other)
 
     def to_numpy(self) -> np.ndarray:
@@ -143,13 +133,31 @@ class Mean(Sums):
         return paddle.where(is_nothing, paddle.zeros_like(values), values)
 
 
-def computed(metrics: Mapping[str, BatchMetric], source: str = "") -> dict[str, float]:
-    """Compute metrics from their totals, by name. Raises ConfigError that names a failing one."""
+def computed(metrics: Mapping[str, Any], source: str = "") -> dict[str, float]:
+    """Compute metrics from their totals, by name: sums, or gathered outputs.
+
+    Raises ConfigError that names a failing one.
+    """
     values = {}
     for name, metric in metrics.items():
         with explained(metric.to_numpy(), f"the metric {name!r}{source}", "it got"):
             values[name] = metric.compute()
     return values
+
+
+def added(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Add the numbers of batches, float64 [K] each, in their order.
+
+    Raises ConfigError unless all have the same number of them.
+    """
+    sizes = set(map(len, values))
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"a metric is computed from {' and '.join(map(str, sorted(sizes)))} sums in "
+            "different batches; expected the same number in all"
+        )
+    totals: Any = sum(values)
+    return np.asarray(totals)
 
 
 def ratio(totals: np.ndarray) -> float:

@@ -79,6 +79,11 @@ class JsonlWriter:
         """The number of lines in the file, including those of earlier starts."""
         return min(self._earlier + self.journal.lines, self._most)
 
+    def synced_lines(self) -> int:
+        """Force the lines to the disk, and return their number. Raises OutputError."""
+        self.journal.sync()
+        return self.lines
+
     def leave_out_after(self, lines: int) -> None:
         """Count no more lines from now on: those after them are of a step that was undone."""
         self._most = lines

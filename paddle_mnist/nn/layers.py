@@ -3,13 +3,13 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, Union, cast
 
 import paddle
 from paddle import nn
 
 from paddle_mnist.errors import listed
-from paddle_mnist.system.arrays import ArrayCopy, TensorCopy
+from paddle_mnist.system.arrays import ArrayCopies, TensorCopies
 
 log = logging.getLogger("paddle_mnist")
 
@@ -94,40 +94,45 @@ def keep_buffers_in_place(buffers: Buffers) -> None:
 class KeptBuffers:
     """The buffers and running statistics of a model as they were before a pass.
 
-    copy: how to copy them.
+    copies: how to copy them.
     statistics: (attribute) the numeric ones, see `running_statistics`.
     places: (attribute) the buffers of each layer.
     """
 
-    def __init__(self, model: nn.Layer, copy: type[TensorCopy] = ArrayCopy):
+    def __init__(
+        self, model: nn.Layer, copies: type[Union[ArrayCopies, TensorCopies]] = ArrayCopies
+    ):
         self.statistics = running_statistics(model)
         self.places: Buffers = {}
-        self._layers, self._copy = model.sublayers(include_self=True), copy
-        self._copies: dict[int, TensorCopy] = {}  # by the `id` of the tensor
+        self._layers, self._kind = model.sublayers(include_self=True), copies
+        self._ids: list[int] = []  # of the tensors that are copied
+        self._copies = copies([])
 
     def keep(self) -> None:
         """Copy the present values."""
         self.places = {layer: dict(layer._buffers) for layer in self._layers if layer._buffers}
-        buffers = (tensor for tensors in self.places.values() for tensor in tensors.values())
-        found = [tensor for tensor in buffers if tensor is not None and tensor._is_initialized()]
-        earlier, self._copies = self._copies, {}
-        for tensor in (*self.statistics, *found):
-            key = id(tensor)
-            if key not in self._copies:
-                self._copies[key] = earlier.get(key) or self._copy(tensor)
-                self._copies[key].renew()
+        tensors = [*self.statistics]
+        for buffers in self.places.values():
+            for tensor in buffers.values():
+                if tensor is not None and tensor._is_initialized():
+                    tensors.append(tensor)
+        ids = [*map(id, tensors)]
+        if ids != self._ids:
+            self._ids, distinct = ids, dict(zip(ids, tensors))
+            self._copies = self._kind(distinct.values())
+        if ids:
+            self._copies.renew()
 
     def before(self, tensor: paddle.Tensor) -> paddle.Tensor:
-        """Return the copy of one of the statistics, with `TensorCopy` a tensor."""
-        values: paddle.Tensor = self._copies[id(tensor)].values
+        """Return the copy of one of the statistics, with `TensorCopies`."""
+        values: paddle.Tensor = cast(TensorCopies, self._copies).values[id(tensor)]
         return values
 
     def put_back(self) -> None:
         """Give the model its buffers of before the pass, with their values."""
         for layer, tensors in self.places.items():
             layer._buffers.update(tensors)
-        for kept in self._copies.values():
-            kept.put_back()
+        self._copies.put_back()
 
 
 def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:

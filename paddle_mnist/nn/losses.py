@@ -1,7 +1,7 @@
 """The cross-entropy, how Paddle's own losses are averaged, and which need equal shapes."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -61,11 +61,6 @@ def is_cross_entropy(loss: Loss) -> bool:
     return _is_one_of(loss, (nn.CrossEntropyLoss, nn.NLLLoss), (F.cross_entropy, F.nll_loss))
 
 
-def is_nll(loss: Loss) -> bool:
-    """Return whether a loss is an `NLLLoss`, or the function, whose classes are along axis 1."""
-    return _is_one_of(loss, (nn.NLLLoss,), (F.nll_loss,))
-
-
 def reduction_of(loss: Loss) -> Optional[str]:
     """Return how one of Paddle's losses reduces a batch: "mean", "sum" or "none"; else None."""
     if isinstance(loss, functools.partial):
@@ -76,79 +71,74 @@ def reduction_of(loss: Loss) -> Optional[str]:
     return getattr(loss, "reduction", getattr(loss, "_reduction", None))
 
 
-def label_weight(loss: Loss, labels: Any) -> Optional[float]:
+def mean_options(loss: Loss) -> Optional[dict[str, Any]]:
+    """Return the options of Paddle's cross-entropy, by which it takes its mean.
+
+    "is_nll": whether it is an `NLLLoss`, or the function. Returns None for any other loss.
+    """
+    if not is_cross_entropy(loss):
+        return None
+    is_nll = _is_one_of(loss, (nn.NLLLoss,), (F.nll_loss,))
+    options: dict[str, Any] = {"weight": None, "ignore_index": -100, "soft_label": False}
+    options |= {"label_smoothing": 0.0, "axis": -1}
+    if isinstance(loss, nn.Layer):
+        prefix = "_" if is_nll else ""
+        given = {name: getattr(loss, f"{prefix}{name}", value) for name, value in options.items()}
+    else:
+        given = getattr(loss, "keywords", {})
+    return {**options, **given, "is_nll": is_nll}
+
+
+def label_weight(options: Mapping[str, Any], labels: Any) -> Optional[float]:
     """Return the divisor of the mean of Paddle's cross-entropy, unless it is the sample count.
 
     It is the number of labels that are not `ignore_index`, or the sum of their classes' weights: 0
-    where every label is ignored. Returns None for any other loss. Waits for the device.
+    where every label is ignored. options: see `mean_options`. Waits for the device.
     """
-    options = _options(loss)
-    if options is None or not isinstance(labels, paddle.Tensor):
+    ignored, weight = options["ignore_index"], options["weight"]
+    # A cross-entropy with a negative ignore_index divides by the number of all labels.
+    is_over_samples = not options["is_nll"] and weight is None and ignored < 0
+    if is_over_samples or not isinstance(labels, paddle.Tensor):
         return None
-    weight = None if options["weight"] is None else options["weight"].numpy().astype(np.float64)
     values = labels.numpy()
     are_shares = labels.is_floating_point() or options["soft_label"]
-    counted = values if are_shares else values[values != options["ignore_index"]]
+    counted = values if are_shares else values[values != ignored]
     if weight is None:
         return None if are_shares else float(counted.size)
+    weight = weight.numpy().astype(np.float64)
     of_samples = counted @ weight if are_shares else weight[counted]
     smoothing = options["label_smoothing"]
     return float(((1 - smoothing) * of_samples + smoothing * weight.mean()).sum())
 
 
-def has_ignored_nll(loss: Loss, labels: Any) -> bool:
+def has_ignored_nll(options: Mapping[str, Any], labels: Any) -> bool:
     """Return whether a loss is an `NLLLoss`, and one of the labels is its `ignore_index`.
 
     Then Paddle's own mean and sum write beyond the end of their result, which ends the process
     sooner or later (2.6.2 and 3.3.1, CPU).
     """
-    if not is_nll(loss):
-        return False
-    return isinstance(labels, paddle.Tensor) and bool(
-        (labels.numpy() == _all_options(loss)["ignore_index"]).any()
-    )
+    is_checked = options["is_nll"] and isinstance(labels, paddle.Tensor)
+    return is_checked and bool((labels.numpy() == options["ignore_index"]).any())
 
 
-def summed_nll(loss: Loss, outputs: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+def summed_nll(
+    options: Mapping[str, Any], outputs: paddle.Tensor, labels: paddle.Tensor
+) -> paddle.Tensor:
     """Return the sum that an `NLLLoss` takes the mean of."""
-    options = _all_options(loss)
     return F.nll_loss(
         outputs, labels, options["weight"], options["ignore_index"], reduction="none"
     ).sum()
 
 
-def usable_labels(loss: Loss, outputs: Any, labels: Any) -> Any:
+def usable_labels(options: Mapping[str, Any], outputs: Any, labels: Any) -> Any:
     """Return whole-number labels [N, 1] as [N] for a cross-entropy that smooths them.
 
     Paddle's own only takes the latter (2.6.2 and 3.3.1). Returns any other labels unchanged.
     """
-    options = _all_options(loss) if is_cross_entropy(loss) else {}
-    is_smoothed = options.get("label_smoothing") and isinstance(labels, paddle.Tensor)
+    is_smoothed = options["label_smoothing"] and isinstance(labels, paddle.Tensor)
     if not is_smoothed or labels.is_floating_point() or labels.ndim != getattr(outputs, "ndim", 0):
         return labels
     return labels.squeeze(options["axis"])
-
-
-def _options(loss: Loss) -> Optional[dict[str, Any]]:
-    """Return the options of a cross-entropy whose mean is not over the samples."""
-    if not is_cross_entropy(loss):
-        return None
-    options = _all_options(loss)
-    # A cross-entropy with a negative ignore_index divides by the number of all labels.
-    is_plain = not is_nll(loss) and options["weight"] is None and options["ignore_index"] < 0
-    return None if is_plain else options
-
-
-def _all_options(loss: Loss) -> dict[str, Any]:
-    """Return the options of a cross-entropy."""
-    defaults: dict[str, Any] = {"weight": None, "ignore_index": -100, "soft_label": False}
-    defaults |= {"label_smoothing": 0.0, "axis": -1}
-    if isinstance(loss, nn.Layer):
-        prefix = "_" if isinstance(loss, nn.NLLLoss) else ""
-        given = {name: getattr(loss, f"{prefix}{name}", value) for name, value in defaults.items()}
-    else:
-        given = getattr(loss, "keywords", {})
-    return {**defaults, **given}
 
 
 def _is_one_of(loss: Loss, kinds: tuple[type[nn.Layer], ...], functions: tuple[Loss, ...]) -> bool:

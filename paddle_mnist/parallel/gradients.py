@@ -20,7 +20,7 @@ from paddle_mnist.nn.layers import (
 )
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World, tree_sum
 from paddle_mnist.system import signals
-from paddle_mnist.system.arrays import TensorCopy
+from paddle_mnist.system.arrays import TensorCopies
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class GradientExchange:
         whole = model if loss is None else nn.LayerList([model, loss])
         self._all_parameters = whole.parameters()
         self._parameters = self._trained()
-        self.buffers = KeptBuffers(whole, TensorCopy)
+        self.buffers = KeptBuffers(whole, TensorCopies)
         self._buffers = self.buffers.statistics
         dtypes = {tensor.dtype for tensor in [*self._all_parameters, *self._buffers]}
         # Of the sums: the same in every process and step.

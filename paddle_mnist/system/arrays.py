@@ -3,7 +3,7 @@
 import math
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import numpy as np
@@ -53,46 +53,62 @@ def _can_share(tensor: Any) -> bool:
     )
 
 
-class TensorCopy:
-    """A copy of a tensor's values, which is renewed again and again.
+class TensorCopies:
+    """Copies of the values of tensors, which are renewed again and again.
 
-    values: (attribute) the copy, a tensor.
+    values: (attribute) the copies, tensors, by the `id` of the tensors.
     """
 
-    def __init__(self, tensor: Any):
-        self._tensor = tensor
+    def __init__(self, tensors: Iterable[Any]):
+        self._tensors = [*tensors]
+        self.values: dict[int, Any] = {}
 
     def renew(self) -> None:
         """Copy the present values."""
-        self.values = self._tensor.detach().clone()
+        self.values = {id(tensor): tensor.detach().clone() for tensor in self._tensors}
 
     def put_back(self) -> None:
-        """Give the tensor the copied values."""
-        self._tensor.set_value(self.values)
+        """Give the tensors the copied values."""
+        for tensor in self._tensors:
+            tensor.set_value(self.values[id(tensor)])
 
 
-class ArrayCopy(TensorCopy):
-    """A copy in an array; a renewal takes a fifth of the time where NumPy can have the memory.
+class ArrayCopies:
+    """Copies in arrays; a renewal takes a fifth of the time where NumPy can have the memory."""
 
-    values: (attribute) the copy, an array or a tensor.
-    """
-
-    def __init__(self, tensor: Any):
-        super().__init__(tensor)
-        self._memory: Optional[np.ndarray] = None  # of the tensor
-        self._pointer = 0
+    def __init__(self, tensors: Iterable[Any]):
+        self._tensors = [*tensors]
+        self._pointers: Optional[list[int]] = None  # to the memory of those in `_shared`
+        self._shared: list[tuple[Any, np.ndarray, np.ndarray]] = []  # tensor, memory and copy
+        self._others: Optional[TensorCopies] = None
 
     def renew(self) -> None:
-        if self._memory is not None and self._tensor.data_ptr() == self._pointer:
-            np.copyto(self.values, self._memory)
-            return
-        tensor = self._tensor.detach()
-        if own_memory(tensor) is tensor and _can_share(tensor):
-            self._memory, self._pointer = np.from_dlpack(tensor), self._tensor.data_ptr()
-            self.values = self._memory.copy()
-        else:
-            self._memory = None
-            super().renew()
+        """Copy the present values."""
+        if self._pointers != [tensor.data_ptr() for tensor, _, _ in self._shared]:
+            self._find_memory()
+        for _, memory, values in self._shared:
+            values[...] = memory
+        if self._others:
+            self._others.renew()
+
+    def put_back(self) -> None:
+        """Give the tensors the copied values."""
+        for tensor, _, values in self._shared:
+            tensor.set_value(values)
+        if self._others:
+            self._others.put_back()
+
+    def _find_memory(self) -> None:
+        self._shared, others = [], []
+        for tensor in self._tensors:
+            detached = tensor.detach()
+            if own_memory(detached) is detached and _can_share(detached):
+                memory = np.from_dlpack(detached)
+                self._shared.append((tensor, memory, np.empty_like(memory)))
+            else:
+                others.append(tensor)
+        self._pointers = [tensor.data_ptr() for tensor, _, _ in self._shared]
+        self._others = TensorCopies(others) if others else None
 
 
 def unforked_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

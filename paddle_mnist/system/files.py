@@ -7,6 +7,7 @@ process at any of these calls, or let any of them fail.
 import contextlib
 import errno
 import fnmatch
+import hashlib
 import logging
 import os
 import secrets
@@ -100,6 +101,7 @@ class PendingFile:
         self._descriptor: Optional[int] = None
         self._buffer = bytearray()
         self._published = False
+        self._size, self._sha256 = 0, hashlib.sha256()
 
     def __enter__(self) -> "PendingFile":
         with writing(self.path):
@@ -109,20 +111,20 @@ class PendingFile:
     def write(self, data: Buffer) -> int:
         """Append bytes; small pieces are collected, and written together."""
         if len(self._buffer) + len(data) > _BUFFER:
-            self._flush()
-        if len(data) > _BUFFER:
             self._write(data)
         else:
             self._buffer += data
         return len(data)
 
-    def finish(self) -> None:
-        """Force the bytes that were written to the disk, and close the file."""
-        self._flush()
+    def finish(self) -> dict[str, Any]:
+        """Force what was written to the disk, and close the file; return its size and SHA-256."""
+        self._write()
         with writing(self.path):
             assert self._descriptor is not None
             os.fsync(self._descriptor)
-            self._close()
+            descriptor, self._descriptor = self._descriptor, None  # not closed twice
+            os.close(descriptor)
+        return {"size": self._size, "sha256": self._sha256.hexdigest()}
 
     def publish(self) -> None:
         """Move the file to its path, after `finish`."""
@@ -132,26 +134,23 @@ class PendingFile:
 
     def __exit__(self, *_error: object) -> None:
         with contextlib.suppress(OSError):  # the first error is the one to raise
-            self._close()
+            if self._descriptor is not None:
+                os.close(self._descriptor)
         if not self._published:
             with contextlib.suppress(OSError):
                 os.unlink(self._part)
 
-    def _flush(self) -> None:
-        data, self._buffer = self._buffer, bytearray()
-        self._write(data)
-
-    def _write(self, data: Buffer) -> None:
+    def _write(self, data: Buffer = b"") -> None:
+        """Write what was collected, and more."""
         assert self._descriptor is not None
-        unwritten = memoryview(data)
-        with writing(self.path):
-            while unwritten:  # a disk that fills up takes a part, and refuses the next
-                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        collected, self._buffer = self._buffer, bytearray()
+        for piece in (collected, data):
+            self._sha256.update(piece)
+            self._size += len(piece)
+            unwritten = memoryview(piece)
+            with writing(self.path):
+                while unwritten:  # a disk that fills up takes a part, and refuses the next
+                    unwritten = unwritten[os.write(self._descriptor, unwritten) :]
 
 
 def write_atomically(path: Path, data: Buffer) -> None:

@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
@@ -13,8 +13,9 @@ from paddle import nn
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.data.structures import num_samples
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.interfaces import BatchMetric, Loader
-from paddle_mnist.metrics.sums import Mean, as_sums, computed
+from paddle_mnist.interfaces import Loader
+from paddle_mnist.metrics.paddle_metrics import Gathered
+from paddle_mnist.metrics.sums import Mean, Sums, as_sums, computed
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.numerics import require_finite_loss
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
@@ -25,6 +26,8 @@ from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.steps import Step
 
 log = logging.getLogger("paddle_mnist")
+
+BatchMetric = Union[Sums, Gathered]  # adds up over the batches
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def add_up(
         batches = _evaluate_batches(step, model, loader, data, world)
     if not batches:
         raise DataError(f"{data} have no batches; expected at least one")
-    parts: dict[str, list[BatchMetric]] = {}
+    parts: dict[str, list[Any]] = {}  # of each metric, all of one kind
     for metrics in batches:
         for name, metric in metrics.items():
             parts.setdefault(name, []).append(metric)
@@ -127,7 +130,7 @@ def _evaluate_batches(
     """Return the metrics of all batches, those of other processes too."""
     rank, size = (world.rank, world.size) if loader.is_indexed else (0, 1)
     batches: list[dict[str, BatchMetric]] = []
-    firsts: dict[str, BatchMetric] = {}
+    firsts: dict[str, Any] = {}
     for turn, batch in enumerate(loader.epoch(0, start=rank, stride=size)):
         heartbeat.beat()
         number = rank + turn * size  # in the epoch
@@ -151,7 +154,8 @@ def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchM
     for name, value in step(model, batch).items():
         if isinstance(value, paddle.Tensor) and value.size == 1:
             value = value.item()  # to multiply it by the samples, and add it, in float64
-        metric = value if isinstance(value, BatchMetric) else as_sums(value, name, samples)
+        is_metric = isinstance(value, (Sums, Gathered))
+        metric: Any = value if is_metric else as_sums(value, name, samples)
         metrics[name] = metric.with_values(metric.to_numpy())
     return metrics
 
@@ -166,7 +170,7 @@ def _of_all_processes(
     Only values are sent: the functions that compute metrics from them may not be picklable.
     prototypes: metrics of this process, which compute those of the others.
     """
-    kinds = {name: metric for metrics in prototypes for name, metric in metrics.items()}
+    kinds: dict[str, Any] = {n: metric for metrics in prototypes for n, metric in metrics.items()}
     sent = [{name: metric.to_numpy() for name, metric in metrics.items()} for metrics in batches]
     received = world.all_gather_objects(sent)
     turns = itertools.zip_longest(*received)

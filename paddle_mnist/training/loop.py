@@ -17,11 +17,12 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.data.loader import interruptible_batches
 from paddle_mnist.data.sampler import shards_of
+from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import require_distinct_names
 from paddle_mnist.interfaces import (
-    Checkpointer,
     Loader,
     MetricSums,
     Observer,
@@ -31,9 +32,9 @@ from paddle_mnist.interfaces import (
     require_layers,
 )
 from paddle_mnist.metrics.running import RunningMetrics
-from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
+from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters, NewestMetrics
 from paddle_mnist.monitor.hooks import recording_outputs
-from paddle_mnist.monitor.profiler import Profiler
+from paddle_mnist.monitor.profiler import NOTHING, Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.layers import training_mode_begins
 from paddle_mnist.nn.schedule import Schedule
@@ -69,7 +70,8 @@ class TrainingLoop:
         dropout does not depend on earlier steps.
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
-    last_whole: keeps the training as it is between two whole steps, for checkpoints.
+    extra: the state beside the weights and the optimizer's; history: `metrics.jsonl`. After an
+        error, both are put back to the last whole step.
     """
 
     def __init__(
@@ -91,7 +93,8 @@ class TrainingLoop:
         max_steps: Optional[int] = None,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
-        last_whole: Optional[LastWholeStep] = None,
+        extra: Optional[ExtraState] = None,
+        history: Optional[JsonlWriter] = None,
     ):
         require_distinct_names(model, optimizer)
         self.model = model
@@ -101,15 +104,17 @@ class TrainingLoop:
         self.schedule = schedule or Schedule(optimizer)
         self.average = average
         self.evaluator = evaluator or EpochEvaluator(step, {})
-        self.checkpointer = checkpointer or Checkpointer()
+        self.checkpointer = checkpointer or Checkpointer(None, model, optimizer)
         self.observers = observers
         self.profile = profile or Profiler()
         self.max_steps = max_steps or math.inf
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients(model)
-        self.last_whole = last_whole or LastWholeStep(model, optimizer, average)
+        self.extra, self.history = extra, history
+        self.last_whole: Optional[LastWholeStep] = None  # only in `train`, which saves it
         self.loss: Optional[paddle.Tensor] = None  # of the newest step
         self.outputs: dict[str, np.ndarray] = {}  # of its recorded layers
+        self._recorders: list[Observer] = []  # those that ask for outputs, in an epoch
         self.newest_metrics = NewestMetrics()
         self.writers = ManyWriters([writer, self.newest_metrics])
         self.running = RunningMetrics(state, self.writers, log_every, metric_prototypes)
@@ -121,7 +126,16 @@ class TrainingLoop:
         """
         state, checkpointer = self.state, self.checkpointer
         self.running.after_step()  # writes a line that was due when version 1.0 was interrupted
-        self.last_whole.begin(state, self.running, self.exchange.buffers)
+        self.last_whole = LastWholeStep(
+            self.model,
+            self.optimizer,
+            self.average,
+            self.extra,
+            state,
+            self.running,
+            self.exchange.buffers,
+            self.history,
+        )
         try:
             if not state.metrics and self._evaluate_after_step():
                 checkpointer.after_step(state)
@@ -152,6 +166,7 @@ class TrainingLoop:
             for observer in self._observers_of("on_epoch_start"):
                 observer.on_epoch_start(view)  # before forking workers, which see its changes
         followers = self._observers_of("after_step")
+        self._recorders = self._observers_of("recorded_layers")
         self.profile.before_epoch()
         # Close it even if an error ends the epoch: a loader may have worker processes.
         with contextlib.closing(
@@ -164,9 +179,10 @@ class TrainingLoop:
                 with self.profile.part("logging"):
                     view = self._view()
                     for observer in followers:
-                        self._write_metrics_of(observer, observer.after_step(view))
+                        if values := observer.after_step(view):
+                            self._write_metrics_of(observer, values)
                     self.running.after_step()
-                self.last_whole.reached()
+                self._mark_whole()
                 self._evaluate_after_step()
                 with self.profile.part("saving"):
                     self.checkpointer.after_step(self.state)
@@ -178,18 +194,19 @@ class TrainingLoop:
 
     def end_epoch(self) -> None:
         """Evaluate after the last step of an epoch, and step a schedule that counts epochs."""
-        self._begin()
+        self._before_pass()
         self._evaluate(self.evaluator.after_epoch)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
         for observer in self._observers_of("after_epoch"):
-            self._write_metrics_of(observer, observer.after_epoch(self._view()))
-        self.last_whole.reached()
+            if values := observer.after_epoch(self._view()):
+                self._write_metrics_of(observer, values)
+        self._mark_whole()
 
     def forward_backward_step(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
         heartbeat.beat()
-        self._begin(trains=True)
+        self._before_pass(trains=True)
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         recording = self._recording()
         for shard in shards_of(data):
@@ -197,7 +214,7 @@ class TrainingLoop:
             self.reseed(self.state.step, shard.index)
             with self.profile.part("forward"), recording:
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
-            recording = contextlib.nullcontext()  # the first shard's outputs are enough
+            recording = NOTHING  # the first shard's outputs are enough
             with self.profile.part("backward"):
                 self.exchange.backward(shard, outputs)
         with self.profile.part("exchange"):
@@ -207,21 +224,27 @@ class TrainingLoop:
 
     def _observers_of(self, method: str) -> list[Observer]:
         """Return the observers that override a method of `Observer`."""
-        own = getattr(Observer, method)
-        return [o for o in self.observers if getattr(getattr(o, method), "__func__", None) != own]
+        base = getattr(Observer, method)
+        return [o for o in self.observers if getattr(getattr(o, method), "__func__", None) != base]
 
-    def _begin(self, trains: bool = False) -> None:
+    def _before_pass(self, trains: bool = False) -> None:
         """Keep what a step (trains), an evaluation or the end of an epoch may change."""
         self.exchange.buffers.keep()
-        self.last_whole.before_pass(trains)
+        if self.last_whole:
+            self.last_whole.before_pass(trains)
+
+    def _mark_whole(self) -> None:
+        """End a step, an evaluation or an epoch: from now on, an error does not undo it."""
+        if self.last_whole:
+            self.last_whole.mark_whole()
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that records the outputs that observers ask for in the next step."""
         self.outputs = {}
         step = self.state.step + 1
-        names = [name for observer in self.observers for name in observer.recorded_layers(step)]
+        names = [name for observer in self._recorders for name in observer.recorded_layers(step)]
         if not names:
-            return contextlib.nullcontext()
+            return NOTHING
         layers = require_layers("recorded_layers", self.model, names)
         return recording_outputs(layers, self.outputs)
 
@@ -258,10 +281,10 @@ class TrainingLoop:
         """Evaluate if that is due inside an epoch; return whether it was."""
         is_due = self.evaluator.is_due_after_step(self.state)
         if is_due:
-            self._begin()
+            self._before_pass()
             with self.running.paused():
                 self._evaluate(self.evaluator.after_step)
-            self.last_whole.reached()
+            self._mark_whole()
         return is_due
 
     def _evaluate(self, evaluate: Callable[[TrainState, nn.Layer], Mapping[str, float]]) -> None:
@@ -271,13 +294,11 @@ class TrainingLoop:
             self.state.record_evaluation(metrics)
             self.writers.write(self.state, metrics)
 
-    def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
+    def _write_metrics_of(self, observer: Observer, values: Mapping[str, Any]) -> None:
         """Write the metrics of an observer. Raises ConfigError unless they are numbers."""
-        if values:
-            name = type(observer).__name__
-            self.writers.write(
-                self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
-            )
+        name = type(observer).__name__
+        numbers = {tag: as_number(value, tag, name) for tag, value in values.items()}
+        self.writers.write(self.state, numbers)
 
     def _view(self) -> View:
         metrics = self.newest_metrics.values

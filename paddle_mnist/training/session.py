@@ -5,15 +5,13 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint, Manifest
-from paddle_mnist.checkpoint.names import name_of_checkpoint
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
+from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint, Manifest, name_of_checkpoint
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.layers import computed_by, warn_of_other_code
@@ -24,7 +22,6 @@ from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.steps import SupervisedStep
-from paddle_mnist.training.whole_steps import LastWholeStep
 
 log = logging.getLogger("paddle_mnist")
 
@@ -78,8 +75,8 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
     about: what `run_entries` returned.
     """
     arguments, run, state = training.arguments, training.run, training.state
-    history = run.open_history() if training.world.is_main_process else ManyWriters([])
-    with contextlib.closing(history):
+    history = run.open_history() if training.world.is_main_process else None
+    with contextlib.closing(history or ManyWriters([])):
         checkpointer = _checkpointer(training, history, about)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state)
@@ -87,20 +84,16 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
         loop = new_loop(
             training,
             state,
-            ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
+            # `fit` closes the callbacks.
+            ManyWriters([*filter(None, [history]), *training.callbacks]),
             evaluator=training.evaluator,
             checkpointer=checkpointer,
             observers=training.callbacks,
             profile=next(profilers, None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
-            last_whole=LastWholeStep(
-                training.model,
-                training.optimizer,
-                training.average,
-                training.extra,
-                history if isinstance(history, JsonlWriter) else None,
-            ),
+            extra=training.extra,
+            history=history,
         )
         try:
             loop.train(training.loader, arguments.epochs)
@@ -110,14 +103,10 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
         run.weights_file = training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
 
-def _checkpointer(training: Training, history: Writer, about: Mapping[str, Any]) -> Checkpointer:
-    if not isinstance(history, JsonlWriter):  # not in the main process
-        return Checkpointer()
-
-    def manifest_entries() -> dict[str, Any]:
-        history.journal.sync()  # the lines that are counted
-        return {**about, "metrics_lines": history.lines}
-
+def _checkpointer(
+    training: Training, history: Optional[JsonlWriter], about: Mapping[str, Any]
+) -> Checkpointer:
+    """Return the checkpointer of the run; without a history, it saves nothing."""
     run, checkpoint = training.run, training.resumed_from
     # With other settings, save again at the end even if no step remains, for the next call.
     is_saved = (
@@ -125,14 +114,15 @@ def _checkpointer(training: Training, history: Writer, about: Mapping[str, Any])
         and run.owns(checkpoint)
         and checkpoint.manifest["config"] == training.compared
     )
-    return StoreCheckpointer(
-        run.checkpoints,
+    return Checkpointer(
+        run.checkpoints if history else None,
         training.model,
         training.optimizer,
         training.arguments.saving,
         average=training.average,
         resumed_from=checkpoint.state if checkpoint and is_saved else None,
-        manifest_entries=manifest_entries,
+        run_entries=about,
+        history=history,
         name=run.name,
         extra=training.extra,
         saves_inside_epochs=training.loader.resumes_inside_epochs,

@@ -24,6 +24,7 @@ from paddle_mnist.nn.losses import (
     is_cross_entropy,
     is_elementwise,
     label_weight,
+    mean_options,
     reduction_of,
     summed_nll,
     usable_labels,
@@ -162,10 +163,13 @@ class SupervisedStep:
 
 def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` if a loss of Paddle's is not over the samples."""
-    labels = usable_labels(loss, outputs, labels)
-    is_sum = has_ignored_nll(loss, labels)
-    value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
-    count = label_weight(loss, labels)  # after the loss, which raises for invalid labels
+    options = mean_options(loss)
+    if options is None:
+        return loss(outputs, labels)
+    labels = usable_labels(options, outputs, labels)
+    is_sum = has_ignored_nll(options, labels)
+    value = summed_nll(options, outputs, labels) if is_sum else loss(outputs, labels)
+    count = label_weight(options, labels)  # after the loss, which raises for invalid labels
     if count is None or isinstance(value, Mean):
         return value
     return Mean(value, count) if is_sum else Mean.from_value(value, count)

@@ -10,11 +10,11 @@ from typing import Any, Optional, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.external import as_loader
-from paddle_mnist.interfaces import Checkpointer, Loader, Observer, Writer
+from paddle_mnist.interfaces import Loader, Observer, Writer
 from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY
 from paddle_mnist.metrics.sums import as_float
@@ -80,7 +80,7 @@ class Trainer:
         Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
         """
         loader = as_loader(train_datasets)
-        checkpointer = StoreCheckpointer(CheckpointStore(save_path), self.model, self.optimizer)
+        checkpointer = Checkpointer(CheckpointStore(save_path), self.model, self.optimizer)
         self._begin(loader, start_epoch, end_epoch, checkpointer)
         if start_epoch < end_epoch:  # otherwise the initial weights are not a checkpoint
             self._loop.train(loader, end_epoch)

@@ -1,8 +1,7 @@
 """Keep the training as it is between two whole steps, so that a step that fails can be undone."""
 
 import copy
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import paddle
@@ -16,8 +15,8 @@ from paddle_mnist.metrics.writers import JsonlWriter
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.layers import KeptBuffers
 from paddle_mnist.nn.schedule import scheduler_of
-from paddle_mnist.system.arrays import ArrayCopy
-from paddle_mnist.train_state import TrainState
+from paddle_mnist.system.arrays import ArrayCopies
+from paddle_mnist.train_state import RunningSums, TrainState
 
 # Bytes of weights and optimizers, with their state, that are copied in each step. More would take a
 # noticeable share of the step.
@@ -32,55 +31,66 @@ class LastWholeStep:
     other state as far as they are small (`MOST_BYTES`, `extra_state.MOST_KEPT`). A step on larger
     ones cannot be undone; an evaluation can, unless the net or the step may train something in it.
 
-    history: counts the lines of `metrics.jsonl`.
+    buffers: those of the model, which `before_pass` does not copy. history: counts the lines of
+    `metrics.jsonl`.
     """
 
     def __init__(
         self,
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
-        average: WeightAverage = NO_AVERAGE,
-        extra: Optional[ExtraState] = None,
+        average: WeightAverage,
+        extra: Optional[ExtraState],
+        state: TrainState,
+        running: RunningMetrics,
+        buffers: KeptBuffers,
         history: Optional[JsonlWriter] = None,
     ):
         self._model, self._optimizer, self._average = model, optimizer, average
-        self._extra, self._history = extra, history
-        self._has_begun = self._is_inside = False
-        others = extra.optimizers.values() if extra else ()
-        self._optimizers = [optimizer, *others]
+        self._extra, self._state, self._running = extra, state, running
+        self._buffers, self._history = buffers, history
+        self._optimizers = [optimizer, *(extra.optimizers.values() if extra else ())]
         self._schedulers = [*filter(None, map(scheduler_of, self._optimizers))]
-        self._tensors = _KeptTensors(self._all_tensors)
+        self._num_accumulators = -1  # before `_find_tensors`
+        self._tensors: list[paddle.Tensor] = []
+        self._copies: Optional[ArrayCopies] = None  # of the tensors, unless they are large
+        self.mark_whole()
 
-    def begin(self, state: TrainState, running: RunningMetrics, buffers: KeptBuffers) -> None:
-        """Begin to keep what a step may change. Until then, the other methods do nothing."""
-        self._state, self._running, self._buffers = state, running, buffers
-        self._has_begun = True
-        self.reached()
-
-    def reached(self) -> None:
+    def mark_whole(self) -> None:
         """Keep the present state; call it once a step, an evaluation or an epoch is whole."""
-        if not self._has_begun:
-            return
-        kept = self._keep_progress(), self._extra.keep() if self._extra else None
+        sums, pending, scheduled = self._state.running_sums, self._running.pending, []
+        for scheduler in self._schedulers:
+            scheduled += _with_attributes(scheduler)
+        kept = (
+            {
+                **vars(self._state),
+                "running_sums": RunningSums(sums.samples, sums.lr, dict(sums.totals)),
+            },
+            (pending, len(pending)),  # a list that only grows, until another replaces it
+            self._history.lines if self._history else 0,
+            scheduled,
+            self._extra.keep() if self._extra else None,
+        )
         # At once: until then, an error undoes the step that is ending.
-        self._is_inside, (self._put_back_progress, self._put_back_extra) = False, kept
+        self._is_inside, self._kept = False, kept
 
     def before_pass(self, trains: bool) -> None:
         """Keep what may change; call it before a step (trains), an evaluation or an epoch's end."""
-        if self._has_begun:
-            # State of an optimizer is created by its first step with a gradient.
-            states = [getattr(optimizer, "_accumulators", {}) for optimizer in self._optimizers]
-            count = sum(len(held) for state in states for held in state.values())
-            self._has_tensors = self._tensors.keep(count)
-            self._needs_tensors = trains or (
-                not self._has_tensors and self._may_evaluations_train()
-            )
-            self._is_inside = True  # last: copies that are made in part are never put back
+        # An optimizer creates its state in its first step with a gradient.
+        count = 0
+        for optimizer in self._optimizers:
+            for accumulators in getattr(optimizer, "_accumulators", {}).values():
+                count += len(accumulators)
+        if count != self._num_accumulators:
+            self._num_accumulators = count
+            self._find_tensors()
+        if self._copies:
+            self._copies.renew()
+        self._needs_tensors = trains or (not self._copies and self._may_evaluations_train())
+        self._is_inside = True  # last: copies that are made in part are never put back
 
     def undo(self) -> Optional[str]:
         """Put the last whole step back; return why that is impossible, or None."""
-        if not self._has_begun:
-            return None
         try:
             return "; ".join(self._undo()) or None
         except Exception as error:  # whatever the caller's objects raise
@@ -88,15 +98,25 @@ class LastWholeStep:
 
     def _undo(self) -> Iterator[str]:
         """Put the last whole step back; yield what prevents it."""
-        self._put_back_progress()
+        progress, (pending, count), num_lines, scheduled, put_back_extra = self._kept
+        vars(self._state).update(progress)
+        self._running.pending = pending[:count]
+        if self._history:
+            self._history.leave_out_after(num_lines)
+        for scheduler, attributes in scheduled:
+            vars(scheduler).clear()
+            vars(scheduler).update(attributes)
         if self._is_inside:
-            if self._has_tensors and not self._tensors.put_back():
-                yield "it has created weights, or state of an optimizer"
-            if self._needs_tensors and not self._has_tensors:
+            if self._copies:
+                self._copies.put_back()
+                tensors = self._all_tensors()
+                if [*map(id, tensors)] != [*map(id, self._tensors)]:
+                    yield "it has created weights, or state of an optimizer"
+            elif self._needs_tensors:
                 size = MOST_BYTES // 2**20
                 yield f"weights and optimizers of more than {size} MiB are not copied in each step"
             self._buffers.put_back()  # after the weights, some of which are statistics
-        if self._put_back_extra and (missing := self._put_back_extra(self._is_inside)):
+        if put_back_extra and (missing := put_back_extra(self._is_inside)):
             yield f"there is no copy of {listed(missing)} from before it"
 
     def _may_evaluations_train(self) -> bool:
@@ -111,6 +131,18 @@ class LastWholeStep:
         )
         return has_frozen or bool(self._extra and self._extra.is_trained_by_steps)
 
+    def _find_tensors(self) -> None:
+        """Find the tensors to copy, which takes longer than to copy few."""
+        self._tensors = self._all_tensors()
+        statistics = set(map(id, self._buffers.statistics))  # which are copied with the buffers
+        distinct = {
+            id(tensor): tensor
+            for tensor in self._tensors
+            if tensor._is_initialized() and id(tensor) not in statistics
+        }
+        size = sum(int(t.size) * int(t.element_size()) for t in distinct.values())
+        self._copies = ArrayCopies(distinct.values()) if size <= MOST_BYTES else None
+
     def _all_tensors(self) -> list[paddle.Tensor]:
         """Return the weights, their average, and what optimizers keep."""
         tensors = [*self._model.state_dict().values()]
@@ -120,70 +152,6 @@ class LastWholeStep:
         for state in self._extra.trained() if self._extra else ():
             tensors += _tensors_of(state)
         return tensors
-
-    def _keep_progress(self) -> Callable[[], None]:
-        """Keep the state, the sums of the next log line, and schedules; return what undoes this."""
-        state = self._state
-        progress = {**vars(state), "running_sums": copy.copy(state.running_sums)}
-        progress["running_sums"].totals = dict(state.running_sums.totals)
-        pending = self._running.pending
-        count = len(pending)
-        lines = self._history.lines if self._history else 0
-        schedules = [kept for scheduler in self._schedulers for kept in _kept_schedules(scheduler)]
-
-        def put_back() -> None:
-            vars(state).update(progress)
-            self._running.pending = pending[:count]
-            if self._history:
-                self._history.leave_out_after(lines)
-            for scheduler, values in schedules:
-                vars(scheduler).clear()
-                vars(scheduler).update(values)
-
-        return put_back
-
-
-class _KeptTensors:
-    """Copies of the values of tensors, renewed in place.
-
-    find: returns the tensors, which takes longer than to copy few.
-    """
-
-    def __init__(self, find: Callable[[], list[paddle.Tensor]]):
-        self._find, self._count = find, -1
-        self._tensors: list[paddle.Tensor] = []
-        self._copies: list[ArrayCopy] = []
-        self._is_large = False
-
-    def keep(self, count: int) -> bool:
-        """Copy the values, if they are not too large; return whether they are copied.
-
-        count: if it is another than the last time, find the tensors again.
-        """
-        if self._is_large:
-            return False
-        if count != self._count:
-            self._count, tensors = count, self._find()
-            distinct = {id(tensor): tensor for tensor in tensors if tensor._is_initialized()}
-            size = sum(int(t.size) * int(t.element_size()) for t in distinct.values())
-            self._is_large = size > MOST_BYTES
-            if self._is_large:
-                self._tensors, self._copies = [], []
-                return False
-            self._tensors, self._copies = tensors, [*map(ArrayCopy, distinct.values())]
-        for kept in self._copies:
-            kept.renew()
-        return True
-
-    def put_back(self) -> bool:
-        """Put the values back. Returns False if there are other tensors now, such as new state."""
-        for kept in self._copies:
-            kept.put_back()
-        return self._are(self._find())
-
-    def _are(self, tensors: list[paddle.Tensor]) -> bool:
-        is_other = map(operator.is_not, tensors, self._tensors)
-        return len(tensors) == len(self._tensors) and not any(is_other)
 
 
 def _tensors_of(state: Mapping[str, Any]) -> list[paddle.Tensor]:
@@ -197,13 +165,14 @@ def _tensors_of(state: Mapping[str, Any]) -> list[paddle.Tensor]:
     return tensors
 
 
-def _kept_schedules(scheduler: LRScheduler) -> Iterator[tuple[LRScheduler, dict[str, Any]]]:
-    """Yield a schedule and those inside it, outermost first, with copies of their attributes."""
-    values = {
+def _with_attributes(scheduler: LRScheduler) -> list[tuple[LRScheduler, dict[str, Any]]]:
+    """Return a schedule and those inside it, outermost first, with copies of their attributes."""
+    attributes = {
         name: copy.copy(value) if isinstance(value, (list, dict)) else value
         for name, value in vars(scheduler).items()
     }
-    yield scheduler, values
-    for value in values.values():
+    found = [(scheduler, attributes)]
+    for value in attributes.values():
         if isinstance(value, LRScheduler) and value is not scheduler:
-            yield from _kept_schedules(value)
+            found += _with_attributes(value)
+    return found

@@ -14,7 +14,7 @@ import pytest
 from faulty_disk import at, fail, watched
 from paddle import nn
 
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.manifest import PARAMS
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -30,7 +30,7 @@ class Training:
         self.net = nn.Linear(1500, 2000)
         self.optimizer = paddle.optimizer.Adam(0.1, parameters=self.net.parameters())
         saving = Saving(every_steps=1)
-        self.checkpointer = StoreCheckpointer(self.store, self.net, self.optimizer, saving)
+        self.checkpointer = Checkpointer(self.store, self.net, self.optimizer, saving)
         self.state = TrainState()
         self.weights: list[np.ndarray] = []  # after each step
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist import checkpoint
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, new_manifest
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
@@ -33,7 +33,19 @@ OPTIMIZERS = {
     "AdamW": paddle.optimizer.AdamW,
 }
 NEWEST = Saving(keep_last=1, keep_best=False)  # keeps nothing else
-BYTES = {PARAMS: b"weights" * 50, OPTIMIZER: b"moments" * 80}  # for tests of files alone
+
+
+class Raw:
+    """Bytes in place of a `SavedState`, for tests of files alone."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def write_to(self, file):
+        file.write(self.data)
+
+
+BYTES = {PARAMS: Raw(b"weights" * 50), OPTIMIZER: Raw(b"moments" * 80)}
 
 
 class Net(nn.Layer):
@@ -77,16 +89,24 @@ def state_of(epoch, accuracy=None):
     return TrainState(epoch=epoch, step=epoch * 10, metrics=metrics)
 
 
+def manifest_of(epoch, accuracy=None):
+    return new_manifest(state_of(epoch, accuracy))
+
+
 def save(store, model, optimizer, epoch=1):
     """Commit the checkpoint of a model after `epoch` epochs, and return it."""
-    StoreCheckpointer(store, model, optimizer, name="mnist").after_epoch(state_of(epoch))
+    Checkpointer(store, model, optimizer, name="mnist").after_epoch(state_of(epoch))
     return store.newest()
 
 
 def commit(store, accuracies):
     """Commit checkpoints of epochs that ended with these accuracies."""
     for epoch, accuracy in enumerate(accuracies):
-        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, accuracy))
+        store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1, accuracy))
+
+
+def pruned(store, saving):
+    return [checkpoint.name for checkpoint in store.prune(saving)]
 
 
 def flip(path):
@@ -171,13 +191,27 @@ def test_save_of_weights_that_are_not_finite_raises(store):
     assert [c.name for c in store.all()] == ["mnist_epoch0"]
 
 
+def test_checkpointer_without_a_store_saves_nothing(lines):
+    """As in all processes but the main one, where weights may not be finite either."""
+    model, optimizer = trained(WIDTHS, range(1))
+    with paddle.no_grad():
+        model.middle.bias[3] = float("nan")
+    checkpointer, state = Checkpointer(None, model, optimizer), state_of(1, 0.5)
+    checkpointer.at_start(state)
+    checkpointer.after_step(state)
+    checkpointer.after_epoch(state)
+    checkpointer.after_error(StoppedError(15), state)
+    checkpointer.at_end(state)
+    assert lines() == []
+
+
 # ------------------------------------------------------------------ the store
 
 
 def test_newest_is_by_step_and_best_by_metric_the_earliest_of_equals(store):
     assert store.newest() is None and store.best() is None
     for epoch, accuracy in {11: 0.9, 10: 0.9, 3: 0.5, 12: None}.items():
-        store.commit(f"mnist_epoch{epoch - 1}", BYTES, state_of(epoch, accuracy))
+        store.commit(f"mnist_epoch{epoch - 1}", BYTES, manifest_of(epoch, accuracy))
     (store.folder / "mnist_epoch50.pdparams").write_bytes(b"without a manifest")
     names = ["mnist_epoch2", "mnist_epoch9", "mnist_epoch10", "mnist_epoch11"]
     assert [c.name for c in store.all()] == names
@@ -188,12 +222,12 @@ def test_prune_deletes_what_the_policy_drops_and_nothing_else(store):
     commit(store, [1.0, 0.5, 0.3, 0.2])
     for step, end in ((15, ""), (16, "_breakpoint")):
         inside = TrainState(epoch=1, position=step, step=step)
-        store.commit(f"mnist_epoch1_step{step}{end}", BYTES, inside)
+        store.commit(f"mnist_epoch1_step{step}{end}", BYTES, new_manifest(inside))
     (store.folder / "notes.txt").write_text("mine")
     saving = replace(NEWEST, keep_epochs=True, keep_breakpoints=True)
-    assert store.prune(saving) == ["mnist_epoch1_step15"]
+    assert pruned(store, saving) == ["mnist_epoch1_step15"]
     dropped = ["mnist_epoch1_step16_breakpoint", "mnist_epoch1", "mnist_epoch2"]
-    assert store.prune(replace(NEWEST, keep_best=True)) == dropped
+    assert pruned(store, replace(NEWEST, keep_best=True)) == dropped
     assert store.newest().name == "mnist_epoch3" and store.best().name == "mnist_epoch0"
     left = {path.stem for path in store.folder.iterdir()}
     assert left == {"mnist_epoch0", "mnist_epoch3", "notes"}
@@ -204,7 +238,7 @@ def test_prune_keeps_whole_checkpoints_in_place_of_damaged_ones(store):
     commit(store, [0.9, 0.99, 0.98, 0.5, 0.6, 0.4])
     for epoch in (1, 5):
         flip(store.folder / f"mnist_epoch{epoch}.pdparams")
-    assert store.prune(replace(NEWEST, keep_best=True)) == ["mnist_epoch0", "mnist_epoch3"]
+    assert pruned(store, replace(NEWEST, keep_best=True)) == ["mnist_epoch0", "mnist_epoch3"]
     assert store.best().name == "mnist_epoch2" and store.newest().name == "mnist_epoch4"
     assert {path.name for path in store.find_damaged()} == {
         "mnist_epoch1.json",
@@ -225,7 +259,7 @@ def test_prune_reads_only_files_that_changed_after_their_manifest(store):
             read.append(Path(args[0]).stem)
 
     def save_and_prune(store, epoch):
-        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1))
+        store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1))
         read.clear()
         store.prune(replace(NEWEST, keep_last=3))
         return sorted(set(read)), len(read)
@@ -245,7 +279,7 @@ def test_saves_need_no_more_calls_after_many_of_them(store):
         with cProfile.Profile() as profile:
             for step in (10 * epoch + 5, 10 * epoch + 10):
                 state = TrainState(epoch=(step + 1) // 10, position=step % 10, step=step)
-                store.commit(f"mnist_epoch{epoch}_step{step}", BYTES, state)
+                store.commit(f"mnist_epoch{epoch}_step{step}", BYTES, new_manifest(state))
                 store.prune(saving)
         calls.append(pstats.Stats(profile).total_calls)
     assert len(store.all()) == 60
@@ -256,13 +290,13 @@ def test_prune_sees_checkpoints_deleted_meanwhile_as_they_are(store, caplog):
     """A best one that is gone takes the place of no other."""
     saving = replace(NEWEST, keep_best=True)
     commit(store, [0.9, 0.99, 0.5])
-    assert store.prune(saving) == ["mnist_epoch0"]
+    assert pruned(store, saving) == ["mnist_epoch0"]
     for path in store.folder.glob("mnist_epoch1.*"):
         path.unlink()
     expected = {(3, 0.6): ["mnist_epoch2"], (4, 0.4): [], (5, 0.4): ["mnist_epoch4"]}
     for (epoch, accuracy), dropped in expected.items():
-        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, accuracy))
-        assert store.prune(saving) == dropped
+        store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1, accuracy))
+        assert pruned(store, saving) == dropped
     assert not caplog.records
 
 
@@ -289,7 +323,7 @@ def test_newest_and_best_while_another_process_prunes_find_a_whole_checkpoint(st
 
     def write():
         for epoch in range(1, 150):
-            store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, epoch / 200))
+            store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1, epoch / 200))
             store.prune(NEWEST)
 
     writer = threading.Thread(target=write)
@@ -308,11 +342,11 @@ def test_commit_that_fails_half_way_leaves_no_half_of_a_checkpoint(store, older)
     (store.folder / "mnist_epoch1.pdopt").unlink(missing_ok=True)
     (store.folder / "mnist_epoch1.pdopt").mkdir()  # in the way of the second file
     with pytest.raises(OutputError, match=r"mnist_epoch1\.pdopt: cannot write"):
-        store.commit("mnist_epoch1", {**BYTES, PARAMS: b"new"}, state_of(2))
+        store.commit("mnist_epoch1", {**BYTES, PARAMS: Raw(b"new")}, manifest_of(2))
     assert [c.name for c in store.all()] == ["mnist_epoch0", *["mnist_epoch1_new"][:older]]
     assert store.newest() == store.all()[-1] and not list(store.folder.glob(".*"))
     (store.folder / "mnist_epoch1.pdopt").rmdir()
-    store.commit("mnist_epoch1", BYTES, state_of(2))
+    store.commit("mnist_epoch1", BYTES, manifest_of(2))
     assert [c.name for c in store.all()] == ["mnist_epoch0", "mnist_epoch1"]
     assert store.orphaned_files() == [] and store.find_damaged() == {}
 
@@ -320,7 +354,7 @@ def test_commit_that_fails_half_way_leaves_no_half_of_a_checkpoint(store, older)
 def test_extra_entries_of_a_manifest_do_not_replace_its_own(store):
     """A callback may use the same names."""
     entries = {"format": 0, "files": {}, "state": None, "saved_at": None, "note": "kept"}
-    store.commit("mnist_epoch0", BYTES, state_of(1), entries)
+    store.commit("mnist_epoch0", BYTES, new_manifest(state_of(1), entries))
     assert (store.newest().step, store.newest().manifest["note"]) == (10, "kept")
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import (
     FORMAT,
@@ -68,9 +68,7 @@ def save_epochs(folder, epochs=2):
     with unique_name.guard():  # Paddle counts its names from 0, whatever was built before
         model, optimizer, average = small_net()
         model.checkpoint_name = "mnist"
-        checkpointer = StoreCheckpointer(
-            store, model, optimizer, average=average, manifest_entries=lambda: context
-        )
+        checkpointer = Checkpointer(store, model, optimizer, average=average, run_entries=context)
         state = TrainState()
         for epoch in range(epochs):
             (model(paddle.to_tensor([[1.0, 2.0, 4.0 + epoch]])) ** 2).sum().backward()
@@ -386,7 +384,7 @@ def test_golden_checkpoint_loads_into_a_net_by_structured_names(tmp_path):
     assert model.weight.name != golden.manifest["names"]["weight"]
     load_checkpoint(golden, model, optimizer, average)
     store = CheckpointStore(tmp_path)
-    StoreCheckpointer(store, model, optimizer, average=average).after_epoch(state)
+    Checkpointer(store, model, optimizer, average=average).after_epoch(state)
     for suffix in (PARAMS, OPTIMIZER, TRAINING):
         again, saved = store.newest().load(suffix), golden.load(suffix)
         assert all(map(np.array_equal, arrays(again), arrays(saved)))
@@ -415,7 +413,7 @@ def test_new_checkpoint_has_the_golden_form(tmp_path):
 
 def test_checkpoints_deleted_after_the_last_save_are_saved_again_with_a_warning(tmp_path, lines):
     model, optimizer, _ = small_net()
-    checkpointer = StoreCheckpointer(CheckpointStore(tmp_path / "run"), model, optimizer)
+    checkpointer = Checkpointer(CheckpointStore(tmp_path / "run"), model, optimizer)
     state = TrainState()
     state.count_step(samples=32)
     state.end_epoch()

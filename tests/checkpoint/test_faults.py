@@ -40,9 +40,9 @@ from faulty_disk import (
 from fit_rows import StopsAt, bits, train
 from paddle import nn
 
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, new_manifest
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -79,7 +79,7 @@ class Training:
         if found:
             load_checkpoint(found, self.net, self.optimizer)
         resumed_from = found.state if found else None
-        self.checkpointer = StoreCheckpointer(
+        self.checkpointer = Checkpointer(
             store, self.net, self.optimizer, saving, resumed_from=resumed_from
         )
 
@@ -144,10 +144,10 @@ class NotedStore(CheckpointStore):
                 self.contents[newest.name] = [files_of(newest)]
                 self.returned.append((0, newest.sort_key))
 
-    def commit(self, name, files, state, *entries) -> Checkpoint:
+    def commit(self, name, files, manifest) -> Checkpoint:
         data = [contents.to_bytes() for contents in files.values()]
         self.contents.setdefault(name, []).append(data)
-        checkpoint = super().commit(name, files, state, *entries)
+        checkpoint = super().commit(name, files, manifest)
         self.returned.append((len(self.done), checkpoint.sort_key))
         return checkpoint
 
@@ -301,7 +301,8 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
 def commit(store: CheckpointStore, epoch: int, value: float = 0) -> None:
     values = {PARAMS: value or epoch, OPTIMIZER: -(value or epoch)}
     files = {suffix: SavedState({"w": np.full(9, value)}) for suffix, value in values.items()}
-    store.commit(f"mnist_epoch{epoch - 1}", files, TrainState(epoch=epoch, step=10 * epoch))
+    manifest = new_manifest(TrainState(epoch=epoch, step=10 * epoch))
+    store.commit(f"mnist_epoch{epoch - 1}", files, manifest)
 
 
 def save_four(store: CheckpointStore) -> None:

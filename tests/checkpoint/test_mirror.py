@@ -19,7 +19,7 @@ from fit_rows import StopsAt, bits, terminate, train
 from mirror_servers import CREDENTIALS, PLACES, files
 
 from paddle_mnist import Saving
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands.checkpoints import main as checkpoints
@@ -321,7 +321,7 @@ def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch)
     assert "no-file" not in str(raised.value)
     with pytest.raises(ConfigError, match="which only fit keeps up to date"):
         saving = Saving(mirror=str(tmp_path / "there"))
-        StoreCheckpointer(CheckpointStore(tmp_path), None, None, saving)
+        Checkpointer(CheckpointStore(tmp_path), None, None, saving)
 
 
 def test_messages_of_drivers_are_cut_after_credentials_are_masked():

@@ -19,7 +19,7 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, new_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load, safe_loads
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
@@ -558,6 +558,16 @@ def test_safe_load_of_changed_files_returns_plain_data_or_raises(pytestconfig):
 # `ruff` allows no other way to load a file: see `banned-api` in pyproject.toml.
 
 
+class Raw:
+    """Bytes in place of a `SavedState`."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def write_to(self, file):
+        file.write(self.data)
+
+
 @pytest.mark.parametrize("suffix", [PARAMS, OPTIMIZER, TRAINING])
 def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffix):
     """Committed correctly, with valid checksums: a checkpoint of others to resume from."""
@@ -573,9 +583,8 @@ def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffi
     }
     bad = CheckpointStore("c").commit(
         "model_epoch0",
-        {**files, suffix: EVIL},
-        TrainState(epoch=1),
-        optimizer_entries(model, optimizer),
+        {end: Raw(data) for end, data in {**files, suffix: EVIL}.items()},
+        new_manifest(TrainState(epoch=1), optimizer_entries(model, optimizer)),
     )
     bad.verify()
     with pytest.raises(CheckpointError, match=rf"model_epoch0\{suffix}: names 'posix.system'"):
