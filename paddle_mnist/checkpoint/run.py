@@ -46,6 +46,23 @@ FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 _FileName = Annotated[str, msgspec.Meta(pattern=r"\A[^./\0][^/\0]*\Z")]
 
 
+class _Difference(msgspec.Struct):
+    step: int
+    name: str
+    before: Optional[float]
+    now: Optional[float]
+
+
+class _Witness(msgspec.Struct):
+    """What `training.witness` has compared."""
+
+    interruptions: CountOrZero
+    repeated: CountOrZero
+    differing: list[_Difference]
+    compared: str
+    not_compared: list[str]
+
+
 class _Result(msgspec.Struct):
     """The entries of `result.json` that are read; it may lack some, and have others."""
 
@@ -57,6 +74,7 @@ class _Result(msgspec.Struct):
     steps: CountOrZero = 0
     seconds: float = 0.0
     stopped: str = ""
+    witness: Optional[_Witness] = None  # version 1.0 did not write it
 
 
 class RunDirectory:
@@ -75,6 +93,7 @@ class RunDirectory:
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.jsonl"
         self.result = self.path / "result.json"
+        self.witness = self.path / "witness.bin"
         self.log = self.path / "train.log"
         self.visualdl = self.path / "vdl"
         self.figures = self.path / "figures"
@@ -165,7 +184,14 @@ class RunDirectory:
             quarantine = self.checkpoints.folder / QUARANTINE
             for folder in (self.figures, self.profile, quarantine):
                 self.require_inside(folder)
-            for path in (self.config, self.metrics, self.result, self.weights, lock.path):
+            for path in (
+                self.config,
+                self.metrics,
+                self.result,
+                self.witness,
+                self.weights,
+                lock.path,
+            ):
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
@@ -325,13 +351,18 @@ class RunDirectory:
         return history
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json`, after forcing the weights to the disk. Raises OutputError."""
+        """Write `result.json`, after forcing the weights to the disk. Raises OutputError.
+
+        The records of the witness go: no step of a finished run is repeated.
+        """
         self._require_ownership()
         result = {**result, "weights_file": self.weights_file}
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)
         write_atomically(self.result, text.encode())
         sync_folder(self.path)
+        with contextlib.suppress(OutputError):  # a folder of this name, for example
+            remove(self.witness)
 
     def new_visualdl_folder(self) -> Path:
         """Create a folder for this process alone, since VisualDL reads only one file in each."""

@@ -231,6 +231,15 @@ def describe_environment(device: str) -> str:
     return "\n".join(f"{name}: {value}" for name, value in described.items())
 
 
+def processor_name() -> str:
+    """Return the processor's name, or at least its architecture."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def versions() -> dict[str, str]:
     """Return the versions of paddle, numpy and this package, by name."""
     import numpy  # here, because `--help` needs neither

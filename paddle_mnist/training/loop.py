@@ -45,6 +45,7 @@ from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.steps import Step, run_step
 from paddle_mnist.training.whole_steps import LastWholeStep
+from paddle_mnist.training.witness import Witness
 
 
 class TrainingLoop:
@@ -70,6 +71,7 @@ class TrainingLoop:
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     last_whole: keeps the training as it is between two whole steps, for checkpoints.
+    witness: compares steps that a resumed run repeats with those of the interrupted run.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class TrainingLoop:
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
         last_whole: Optional[LastWholeStep] = None,
+        witness: Optional[Witness] = None,
     ):
         require_distinct_names(model, optimizer)
         self.model = model
@@ -108,7 +111,9 @@ class TrainingLoop:
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients(model)
         self.last_whole = last_whole or LastWholeStep(model, optimizer, average)
+        self.witness = witness or Witness()
         self.loss: Optional[paddle.Tensor] = None  # of the newest step
+        self.rate = 0.0  # its learning rate
         self.outputs: dict[str, np.ndarray] = {}  # of its recorded layers
         self.newest_metrics = NewestMetrics()
         self.writers = ManyWriters([writer, self.newest_metrics])
@@ -167,6 +172,9 @@ class TrainingLoop:
                         self._write_metrics_of(observer, observer.after_step(view))
                     self.running.after_step()
                 self.last_whole.reached()
+                self.witness.after_step(
+                    self.state.step, result.mean, self.rate, self.exchange.buffers
+                )
                 self._evaluate_after_step()
                 with self.profile.part("saving"):
                     self.checkpointer.after_step(self.state)
@@ -232,7 +240,8 @@ class TrainingLoop:
         """
         with self.profile.part("optimizer"):
             # Before the schedule steps: with the rate of this step.
-            self.running.add(result, self.schedule.learning_rate)
+            self.rate = self.schedule.learning_rate
+            self.running.add(result, self.rate)
             if result.count:
                 # Paddle numbers accumulators per process; restart the numbering, so that names
                 # match the checkpoint's.
@@ -270,6 +279,7 @@ class TrainingLoop:
         if metrics:
             self.state.record_evaluation(metrics)
             self.writers.write(self.state, metrics)
+            self.witness.after_evaluation(self.state.step, metrics)
 
     def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
         """Write the metrics of an observer. Raises ConfigError unless they are numbers."""

@@ -27,6 +27,7 @@ from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.resume import restore
 from paddle_mnist.training.steps import SupervisedStep
 from paddle_mnist.training.whole_steps import LastWholeStep
+from paddle_mnist.training.witness import FileWitness, Witness
 
 log = logging.getLogger("paddle_mnist")
 
@@ -112,8 +113,10 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
     about: what `resume_or_initialize` returned.
     """
     arguments, run, state = training.arguments, training.run, training.state
-    history = run.open_history() if training.world.is_main_process else ManyWriters([])
-    with contextlib.closing(history):
+    is_main = training.world.is_main_process
+    history = run.open_history() if is_main else ManyWriters([])
+    witness = FileWitness(training, about) if is_main else Witness()
+    with contextlib.closing(history), contextlib.closing(witness):
         checkpointer = _checkpointer(training, history, about)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state)
@@ -121,13 +124,14 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
         loop = new_loop(
             training,
             state,
-            ManyWriters([history, *training.callbacks]),  # `fit` closes the callbacks
+            ManyWriters([history, witness, *training.callbacks]),  # `fit` closes the callbacks
             evaluator=training.evaluator,
             checkpointer=checkpointer,
             observers=training.callbacks,
             profile=next(profilers, None),
             log_every=training.log_every,
             max_steps=arguments.loading.max_steps,
+            witness=witness,
             last_whole=LastWholeStep(
                 training.model,
                 training.optimizer,
@@ -140,6 +144,7 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
             loop.train(training.loader, arguments.epochs)
         finally:
             training.loader.close()
+        training.witness = training.world.run_on_main(witness.summary)
         weights = training.average.weights(training.model)
         run.weights_file = training.world.run_on_main(lambda: write_weights(run.weights, weights))
 
