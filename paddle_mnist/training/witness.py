@@ -262,30 +262,25 @@ class FileWitness(Witness):
 
 def describe_witness(witness: Mapping[str, Any]) -> Optional[str]:
     """Describe the entry of a result in one line; None for a run that was never interrupted."""
-    if not witness.get("interruptions"):
+    count, repeated = witness.get("interruptions", 0), witness.get("repeated", 0)
+    if not count:
         return None
-    count, repeated = witness["interruptions"], witness["repeated"]
     unit = "step" if witness["compared"] == ALL_STEPS else "log line"
-    steps = f"{repeated:,} repeated {unit}{'s' if repeated != 1 else ''}"
+    units = f"{repeated:,} repeated {unit}{'s' if repeated != 1 else ''}"
     if witness["differing"]:
         found = (
-            f"{steps}, of which step {witness['differing'][0]['step']} is the first to differ: the "
+            f"{units}, of which step {witness['differing'][0]['step']} is the first to differ: the "
             "result may differ from an unbroken run's"
         )
     elif repeated:
-        found = f"{steps} agree{'s' if repeated == 1 else ''}"
+        found = f"{units} agree{'s' if repeated == 1 else ''}"
+    elif witness["not_compared"]:
+        found = f"no repeated {unit} was compared ({listed(witness['not_compared'])})"
     else:
         found = f"no {unit} was repeated"
-    reasons = (
-        [f"not compared: {listed(witness['not_compared'])}"] if witness["not_compared"] else []
-    )
-    only = (
-        []
-        if unit == "step"
-        else ["only log lines were compared, since steps do not wait for their device"]
-    )
-    times = "once" if count == 1 else f"{count} times"
-    return "; ".join([f"interrupted {times}", found, *only, *reasons])
+    if unit != "step":
+        found += "; only log lines are compared, so that no step waits for its device"
+    return f"interrupted {'once' if count == 1 else f'{count} times'}; {found}"
 
 
 def _conditions(
