@@ -18,14 +18,7 @@ from paddle_mnist.checkpoint.names import checkpoint_name, name_of_checkpoint
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.errors import (
-    ConfigError,
-    DivergedError,
-    OutputError,
-    RepeatedStepError,
-    RunLockedError,
-    summary,
-)
+from paddle_mnist.errors import ConfigError, DivergedError, OutputError, RunLockedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
@@ -127,9 +120,7 @@ class StoreCheckpointer(Checkpointer):
             log.exception("the previous checkpoint is not saved")
         if isinstance(error, RunLockedError):  # another process saves there now
             return
-        if isinstance(
-            error, (DivergedError, RepeatedStepError)
-        ) or not self.saving.is_due_after_error(error):
+        if isinstance(error, DivergedError) or not self.saving.is_due_after_error(error):
             return
         if self._saved_progress == _progress(state):
             log.info("nothing was done since the newest checkpoint; run again to resume from it")

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Optional, Union
+from typing import Annotated, Any, Optional, TypedDict, Union
 
 import msgspec
 
@@ -46,19 +46,12 @@ FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 _FileName = Annotated[str, msgspec.Meta(pattern=r"\A[^./\0][^/\0]*\Z")]
 
 
-class _Difference(msgspec.Struct):
-    step: int
-    name: str
-    before: Optional[float]
-    now: Optional[float]
-
-
-class _Witness(msgspec.Struct):
-    """What `training.witness` has compared."""
+class Repeats(TypedDict):
+    """Whether steps that a resumed run repeated are as before (`training.witness`)."""
 
     interruptions: CountOrZero
     repeated: CountOrZero
-    differing: list[_Difference]
+    differing: list[dict[str, Any]]  # step, name, before, now
     compared: str
     not_compared: list[str]
 
@@ -74,7 +67,7 @@ class _Result(msgspec.Struct):
     steps: CountOrZero = 0
     seconds: float = 0.0
     stopped: str = ""
-    witness: Optional[_Witness] = None  # version 1.0 did not write it
+    witness: Optional[Repeats] = None  # version 1.0 did not write it
 
 
 class RunDirectory:
@@ -184,14 +177,8 @@ class RunDirectory:
             quarantine = self.checkpoints.folder / QUARANTINE
             for folder in (self.figures, self.profile, quarantine):
                 self.require_inside(folder)
-            for path in (
-                self.config,
-                self.metrics,
-                self.result,
-                self.witness,
-                self.weights,
-                lock.path,
-            ):
+            own = self.config, self.metrics, self.result, self.witness, self.weights, lock.path
+            for path in own:
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.errors import ConfigError, StoppedError
+from paddle_mnist.errors import ConfigError, RepeatedStepError, StoppedError
 from paddle_mnist.options import BOOLEANS, Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.system import signals
 from paddle_mnist.system.remote import check_url
@@ -138,6 +138,8 @@ class Saving(Options):
 
     def is_due_after_error(self, error: BaseException) -> bool:
         """Return whether to save when an exception ends the training."""
+        if isinstance(error, RepeatedStepError):
+            return False
         return self.on_exception or isinstance(error, StoppedError)
 
     def kept(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:

@@ -105,8 +105,8 @@ class KeptBuffers:
         self.statistics = running_statistics(model)
         self.places: Buffers = {}
         self._layers, self._copy = model.sublayers(include_self=True), copy
-        buffers = set(map(id, model.buffers()))
-        self._parameters = [tensor for tensor in self.statistics if id(tensor) not in buffers]
+        own = set(map(id, model.parameters()))
+        self._parameters = [tensor for tensor in self.statistics if id(tensor) in own]
         self._copies: dict[int, TensorCopy] = {}  # by the `id` of the tensor
 
     def keep(self) -> None:

@@ -13,11 +13,13 @@ import io
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Optional
 
 import paddle_mnist
@@ -233,10 +235,9 @@ def describe_environment(device: str) -> str:
 
 def processor_name() -> str:
     """Return the processor's name, or at least its architecture."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    with contextlib.suppress(OSError):
+        if name := re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()):
+            return name[1]
     return platform.machine()
 
 

@@ -12,7 +12,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from silence import silent
 from stopped_programs import some
-from test_hidden_state import build, draw_examples
+from test_hidden_state import UNSAVABLE, build, draw_examples
 from test_hidden_state import train as train_program
 from usual_programs import PROGRAMS
 
@@ -82,7 +82,9 @@ def test_usual_program_that_is_killed_repeats_its_steps(program, tmp_path):
 )
 def test_program_with_hidden_state_that_is_killed_repeats_its_steps(example, tmp_path):
     program = functools.partial(build, example)
-    with silent():
+    # An iterator that is used warns whether or not it has an influence.
+    allowed = ["checkpoints do not contain it"] if example.kind in UNSAVABLE else []
+    with silent(*allowed):
         for step in (3, 7, 11):
             with pytest.raises(ProgramError):
                 train_program(tmp_path, program, StopsAt(step, stop), **KILLED)
@@ -187,7 +189,7 @@ def test_difference_is_one_warning_at_the_first_step_that_differs(name, step, ch
     assert f"was {found['before']} before" in warning and "model_epoch0_step4" in warning
     assert "paddle-mnist prove" in warning and "docs/en/resume.md" in warning
     assert (found["step"], found["name"]) == (step, name)
-    assert f"interrupted once; 3 repeated steps, of which step {step} is the first" in lines()[-1]
+    assert lines()[-1].startswith(f"interrupted once; repeated step {step} differs: ")
     assert json.loads((result.weights.parent / "result.json").read_text())["witness"] == (
         result.witness
     )

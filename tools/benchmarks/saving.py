@@ -307,7 +307,7 @@ BENCHMARKS = {
         kinds=_records,
         head="training",
         columns={
-            "one step, µs": (",.0f", "step"),
+            "a step, µs": (",.0f", "step"),
             "its record, µs": (".1f", "record"),
             "share": (".2%", lambda row, rows: row["record"] / row["step"]),
         },
