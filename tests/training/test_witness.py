@@ -291,7 +291,7 @@ OTHERS = {
     "half a header": changed_bytes(lambda data: data[:40]),
     "no JSON": changed_bytes(lambda data: b"records" + data),
     "another JSON": changed_bytes(lambda data: b'{"step": 1}' + data[data.index(b"\n") :]),
-    "of another run": changed_bytes(lambda data: data.replace(b'"run_id": "', b'"run_id": "0')),
+    "of another run": changed_bytes(lambda data: data.replace(b'"run": "', b'"run": "0')),
     "a pipe": replaced(os.mkfifo),
     "a folder": replaced(Path.mkdir),
     "a link to a device": replaced(lambda path: path.symlink_to("/dev/zero")),
