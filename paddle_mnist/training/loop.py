@@ -141,6 +141,7 @@ class TrainingLoop:
         except BaseException as error:
             # A signal raises StoppedError, while waiting for a batch or evaluating.
             problem = self.last_whole.undo()
+            self.witness.after_error(state.step + 1, error)
             checkpointer.after_error(error, state, problem)
             raise
         checkpointer.at_end(state)

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.run import Repeats
-from paddle_mnist.errors import OutputError, RepeatedStepError, listed
+from paddle_mnist.errors import (
+    OutputError,
+    PeerError,
+    RepeatedStepError,
+    RunLockedError,
+    StoppedError,
+    listed,
+)
 from paddle_mnist.interfaces import Writer
 from paddle_mnist.metrics.writers import LEARNING_RATE
 from paddle_mnist.system.environment import processor_name
@@ -43,6 +50,7 @@ _CHECK = struct.Struct("<I")  # the checksum of the record
 _SIZE, _KEY = _RECORD.size + _CHECK.size, 12  # bytes of a record; of its step and name
 _STEP = 0  # the name of a step's record; an evaluation's is the checksum of a tag
 _STEP_VALUES = ("loss", "learning rate", "checksum of the buffers")
+_OUTER_ERRORS = (StoppedError, RepeatedStepError, OutputError, RunLockedError, PeerError)
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
 
@@ -63,6 +71,8 @@ class Witness(Writer):
     def after_step(self, step: int, loss: Any, rate: float, buffers: "KeptBuffers") -> None: ...
 
     def after_evaluation(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def after_error(self, step: int, error: BaseException) -> None: ...
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
 
@@ -136,6 +146,17 @@ class FileWitness(Witness):
     def after_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         for tag, value in metrics.items():
             self._add(step, zlib.crc32(tag.encode()), value)
+
+    def after_error(self, step: int, error: BaseException) -> None:
+        is_known = _RECORD.pack(step, _STEP, 0.0, 0.0, 0)[:_KEY] in self._earlier
+        if is_known and isinstance(error, Exception) and not isinstance(error, _OUTER_ERRORS):
+            log.warning(
+                "step %d fails, but the interrupted run had computed it; unless the error has "
+                "another cause, %s does not restore all that the step depends on, and the result "
+                "may differ from an unbroken run's (docs/en/resume.md)",
+                step,
+                self._resumed_from,
+            )
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         if not self._reads_steps and LEARNING_RATE in values:

@@ -209,6 +209,16 @@ def test_difference_stops_the_run_before_another_checkpoint_if_so_chosen(changin
     assert {found["step"] for found in result.witness["differing"]} == {5}
 
 
+def test_error_in_a_step_that_was_computed_before_is_a_warning(tmp_path, lines):
+    run = functools.partial(train, "dropout", tmp_path, save_every_steps=100)
+    kill(4, run)
+    for step in (4, 2):  # 4 was never whole
+        kill(step, run)
+    (warning,) = (line for line in lines() if "may differ" in line)
+    assert warning.startswith("step 2 fails, but the interrupted run had computed it; ")
+    assert "model_epoch0_step0 does not restore" in warning
+
+
 # ------------------------------------------------------------------ what may change
 
 
