@@ -5,6 +5,7 @@
     ├── DataError               3   a missing or faulty source of images
     │   └── PictureError        3   a picture that cannot be read as a digit
     ├── CheckpointError         4   no usable checkpoint, or one that is refused
+    │   └── RepeatedStepError   4   a resumed run computes other values than the interrupted one
     ├── DeviceError             5   Paddle or the device is not available
     ├── DivergedError           6   the loss is no longer a finite number
     ├── OutputError             7   something cannot be written
@@ -48,6 +49,10 @@ class PictureError(DataError):
 
 class CheckpointError(PaddleMnistError):
     exit_code = 4
+
+
+class RepeatedStepError(CheckpointError):
+    pass
 
 
 class DeviceError(PaddleMnistError):

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Optional, Union
+from typing import Annotated, Any, Optional, TypedDict, Union
 
 import msgspec
 
@@ -46,6 +46,16 @@ FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 _FileName = Annotated[str, msgspec.Meta(pattern=r"\A[^./\0][^/\0]*\Z")]
 
 
+class Repeats(TypedDict):
+    """Whether steps that a resumed run repeated are as before (`training.witness`)."""
+
+    interruptions: CountOrZero
+    repeated: CountOrZero
+    differing: list[dict[str, Any]]  # step, name, before, now
+    compared: str
+    not_compared: list[str]
+
+
 class _Result(msgspec.Struct):
     """The entries of `result.json` that are read; it may lack some, and have others."""
 
@@ -57,6 +67,7 @@ class _Result(msgspec.Struct):
     steps: CountOrZero = 0
     seconds: float = 0.0
     stopped: str = ""
+    witness: Optional[Repeats] = None  # version 1.0 did not write it
 
 
 class RunDirectory:
@@ -75,6 +86,7 @@ class RunDirectory:
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.jsonl"
         self.result = self.path / "result.json"
+        self.witness = self.path / "witness.bin"
         self.log = self.path / "train.log"
         self.visualdl = self.path / "vdl"
         self.figures = self.path / "figures"
@@ -162,7 +174,8 @@ class RunDirectory:
             quarantine = self.checkpoints.folder / QUARANTINE
             for folder in (self.figures, self.profile, quarantine):
                 self.require_inside(folder)
-            for path in (self.config, self.metrics, self.result, self.weights, lock.path):
+            own = self.config, self.metrics, self.result, self.witness, self.weights, lock.path
+            for path in own:
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
@@ -317,13 +330,18 @@ class RunDirectory:
         return history
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json`, after forcing the weights to the disk. Raises OutputError."""
+        """Write `result.json`, after forcing the weights to the disk. Raises OutputError.
+
+        The records of the witness go: no step of a finished run is repeated.
+        """
         self.checkpoints.require_ownership()
         result = {**result, "weights_file": self.weights_file}
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)
         write_atomically(self.result, text.encode())
         sync_folder(self.path)
+        with contextlib.suppress(OutputError):  # a folder of this name, for example
+            remove(self.witness)
 
     def new_visualdl_folder(self) -> Path:
         """Create a folder for this process alone, since VisualDL reads only one file in each."""

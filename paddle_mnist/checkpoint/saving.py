@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.errors import ConfigError, StoppedError
+from paddle_mnist.errors import ConfigError, RepeatedStepError, StoppedError
 from paddle_mnist.options import BOOLEANS, Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.system import signals
 from paddle_mnist.system.remote import check_url
@@ -39,6 +39,10 @@ class Saving(Options):
 
     rehearse: whether a new run rehearses a resume before its first step. Without it, `fit` neither
         finds nor refuses state beside the weights that a resume would lose; `state` is saved.
+
+    stop_on_difference: whether RepeatedStepError ends the training where a resumed run computes
+        another loss, for example, than the interrupted run did in the same step, before another
+        checkpoint is saved; otherwise a warning is logged.
 
     When training ends or is stopped by a signal, it always saves. A checkpoint is kept if any rule
     keeps it; the newest is always kept:
@@ -78,6 +82,9 @@ class Saving(Options):
         True, "save a checkpoint when an error ends training", flat="save_on_exception"
     )
     at_start: bool = option(True, "save a checkpoint before the first step", flat="save_at_start")
+    stop_on_difference: bool = option(
+        False, "stop where a repeated step differs from what the interrupted run computed"
+    )
     rehearse: bool = option(True, "try a resume before the first step of a new run")
     keep_last: Count = option(3, "keep the newest N checkpoints")
     keep_best: CountOrZero = option(
@@ -131,6 +138,8 @@ class Saving(Options):
 
     def is_due_after_error(self, error: BaseException) -> bool:
         """Return whether to save when an exception ends the training."""
+        if isinstance(error, RepeatedStepError):
+            return False
         return self.on_exception or isinstance(error, StoppedError)
 
     def kept(self, checkpoints: Iterable["Checkpoint"]) -> set[str]:

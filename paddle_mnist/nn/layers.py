@@ -2,9 +2,11 @@
 
 import contextlib
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, TypeVar, Union, cast
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -105,6 +107,8 @@ class KeptBuffers:
         self.statistics = running_statistics(model)
         self.places: Buffers = {}
         self._layers, self._kind = model.sublayers(include_self=True), copies
+        trained = set(map(id, model.parameters()))
+        self._parameters = [tensor for tensor in self.statistics if id(tensor) in trained]
         self._ids: list[int] = []  # of the tensors that are copied
         self._copies = copies([])
 
@@ -127,6 +131,20 @@ class KeptBuffers:
         """Return the copy of one of the statistics, with `TensorCopies`."""
         values: paddle.Tensor = cast(TensorCopies, self._copies).values[id(tensor)]
         return values
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of the present values, without buffers that `state_dict` leaves out."""
+        tensors = [
+            layer._buffers.get(name)
+            for layer, kept in self.places.items()
+            for name in kept
+            if name not in layer._non_persistable_buffer_names_set
+        ]
+        checksum = 0
+        for tensor in (*self._parameters, *tensors):
+            if tensor is not None and tensor._is_initialized():
+                checksum = zlib.crc32(np.ascontiguousarray(tensor.numpy()).data, checksum)
+        return checksum
 
     def put_back(self) -> None:
         """Give the model its buffers of before the pass, with their values."""

@@ -13,11 +13,13 @@ import io
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Optional
 
 import paddle_mnist
@@ -229,6 +231,14 @@ def describe_environment(device: str) -> str:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
     }
     return "\n".join(f"{name}: {value}" for name, value in described.items())
+
+
+def processor_name() -> str:
+    """Return the processor's name, or at least its architecture."""
+    with contextlib.suppress(OSError):
+        if name := re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()):
+            return name[1]
+    return platform.machine()
 
 
 def versions() -> dict[str, str]:

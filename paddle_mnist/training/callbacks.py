@@ -43,6 +43,8 @@ class FitResult:
     seconds: the time spent in steps, summed over all starts of the run.
     stopped: "finished", "early" (a callback asked to stop), or "already finished" by an earlier
         call.
+    witness: whether steps that a resumed run repeated agree with those of the interrupted run
+        (docs/en/resume.md); empty if version 1.0 trained the run.
     """
 
     metrics: Mapping[str, float]
@@ -52,11 +54,12 @@ class FitResult:
     steps: int
     seconds: float
     stopped: str
+    witness: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
         """Return the contents of `result.json`: plain values, and the names of files."""
         names = {"weights": self.weights.name, "checkpoint": self.checkpoint.name}
-        return {**vars(self), "metrics": dict(self.metrics), **names}
+        return {**vars(self), "metrics": dict(self.metrics), **names, "witness": dict(self.witness)}
 
 
 @dataclass(eq=False)
@@ -82,6 +85,7 @@ class Training:
     compared: the values that a resume compares, by names such as "optimizer.beta1".
     config: the contents of `config.yaml`. resumed_from: a checkpoint, if it was resumed.
     origin: the manifest of the checkpoint from which it was resumed or started; else empty.
+    witness: that of the result, once all steps are done.
     """
 
     arguments: "FitArguments"
@@ -104,6 +108,7 @@ class Training:
     config: str = ""
     resumed_from: "Optional[Checkpoint]" = None
     origin: "Manifest" = field(default_factory=dict)  # type: ignore[assignment]
+    witness: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def steps(self) -> Optional[int]:

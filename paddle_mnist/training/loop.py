@@ -46,6 +46,7 @@ from paddle_mnist.training.callbacks import is_rehearsal
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.steps import Step, run_step
 from paddle_mnist.training.whole_steps import LastWholeStep
+from paddle_mnist.training.witness import Witness
 
 
 class TrainingLoop:
@@ -72,6 +73,7 @@ class TrainingLoop:
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     extra: the state beside the weights and the optimizer's; history: `metrics.jsonl`. After an
         error, both are put back to the last whole step.
+    witness: compares steps that a resumed run repeats with those of the interrupted run.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class TrainingLoop:
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
         extra: Optional[ExtraState] = None,
         history: Optional[JsonlWriter] = None,
+        witness: Optional[Witness] = None,
     ):
         require_distinct_names(model, optimizer)
         self.model = model
@@ -112,7 +115,9 @@ class TrainingLoop:
         self.exchange = exchange or SingleProcessGradients(model)
         self.extra, self.history = extra, history
         self.last_whole: Optional[LastWholeStep] = None  # only in `train`, which saves it
+        self.witness = witness or Witness()
         self.loss: Optional[paddle.Tensor] = None  # of the newest step
+        self.rate = 0.0  # its learning rate
         self.outputs: dict[str, np.ndarray] = {}  # of its recorded layers
         self._recorders: list[Observer] = []  # those that ask for outputs, in an epoch
         self.newest_metrics = NewestMetrics()
@@ -150,6 +155,7 @@ class TrainingLoop:
         except BaseException as error:
             # A signal raises StoppedError, while waiting for a batch or evaluating.
             problem = self.last_whole.undo()
+            self.witness.after_error(state.step + 1, error)
             checkpointer.after_error(error, state, problem)
             raise
         checkpointer.at_end(state)
@@ -183,6 +189,9 @@ class TrainingLoop:
                             self._write_metrics_of(observer, values)
                     self.running.after_step()
                 self._mark_whole()
+                self.witness.after_step(
+                    self.state.step, result.mean, self.rate, self.exchange.buffers
+                )
                 self._evaluate_after_step()
                 with self.profile.part("saving"):
                     self.checkpointer.after_step(self.state)
@@ -255,7 +264,8 @@ class TrainingLoop:
         """
         with self.profile.part("optimizer"):
             # Before the schedule steps: with the rate of this step.
-            self.running.add(result, self.schedule.learning_rate)
+            self.rate = self.schedule.learning_rate
+            self.running.add(result, self.rate)
             if result.count:
                 # Paddle numbers accumulators per process; restart the numbering, so that names
                 # match the checkpoint's.
@@ -293,6 +303,7 @@ class TrainingLoop:
         if metrics:
             self.state.record_evaluation(metrics)
             self.writers.write(self.state, metrics)
+            self.witness.after_evaluation(self.state.step, metrics)
 
     def _write_metrics_of(self, observer: Observer, values: Mapping[str, Any]) -> None:
         """Write the metrics of an observer. Raises ConfigError unless they are numbers."""

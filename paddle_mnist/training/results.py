@@ -10,6 +10,7 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.interfaces import as_number
 from paddle_mnist.options import plain
 from paddle_mnist.training.callbacks import FitResult, Training
+from paddle_mnist.training.witness import describe_witness
 
 log = logging.getLogger("paddle_mnist")
 
@@ -33,6 +34,7 @@ def make_result(training: Training, checkpoint_name: str) -> FitResult:
         steps=state.step,
         seconds=round(state.train_seconds, 3),
         stopped="finished" if training.is_over(state) else EARLY,
+        witness=training.witness,
     )
 
 
@@ -57,7 +59,7 @@ def finished_result(training: Training) -> Optional[FitResult]:
     is_early = values.get("stopped") == EARLY and not training.arguments.override
     if not training.is_over(state) and not is_early:
         return None
-    has_all = {field.name for field in fields(FitResult)} <= values.keys()
+    has_all = {field.name for field in fields(FitResult)} - {"witness"} <= values.keys()
     if not has_all or not all(callback.has_result(values) for callback in training.callbacks):
         log.warning("%s lacks entries; evaluating again", run.result)
         return None
@@ -105,3 +107,5 @@ def log_result(training: Training, result: FitResult) -> None:
     """Log a result and the paths of the files."""
     log.info("%s", describe_result(training, result))
     log.info("weights: %s   everything else: %s", result.weights, training.run.path)
+    if comparison := describe_witness(result.witness):
+        log.info("%s", comparison)

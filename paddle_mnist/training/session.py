@@ -22,6 +22,7 @@ from paddle_mnist.system.environment import versions
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.parts import new_loop
 from paddle_mnist.training.steps import SupervisedStep
+from paddle_mnist.training.witness import FileWitness, Witness
 
 log = logging.getLogger("paddle_mnist")
 
@@ -75,8 +76,10 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
     about: what `run_entries` returned.
     """
     arguments, run, state = training.arguments, training.run, training.state
-    history = run.open_history() if training.world.is_main_process else None
-    with contextlib.closing(history or ManyWriters([])):
+    is_main = training.world.is_main_process
+    history = run.open_history() if is_main else None
+    witness = FileWitness(training, about) if is_main else Witness()
+    with contextlib.closing(history or ManyWriters([])), contextlib.closing(witness):
         checkpointer = _checkpointer(training, history, about)
         if arguments.saving.at_start and not state.step and not run.owns(training.resumed_from):
             checkpointer.at_start(state)
@@ -85,7 +88,7 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
             training,
             state,
             # `fit` closes the callbacks.
-            ManyWriters([*filter(None, [history]), *training.callbacks]),
+            ManyWriters([*filter(None, [history]), witness, *training.callbacks]),
             evaluator=training.evaluator,
             checkpointer=checkpointer,
             observers=training.callbacks,
@@ -94,11 +97,13 @@ def train_epochs(training: Training, about: Mapping[str, Any]) -> None:
             max_steps=arguments.loading.max_steps,
             extra=training.extra,
             history=history,
+            witness=witness,
         )
         try:
             loop.train(training.loader, arguments.epochs)
         finally:
             training.loader.close()
+        training.witness = training.world.run_on_main(witness.summary)
         weights = training.average.weights(training.model)
         run.weights_file = training.world.run_on_main(lambda: write_weights(run.weights, weights))
 

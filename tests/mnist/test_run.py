@@ -73,7 +73,7 @@ def test_run_directory_has_the_documented_files(run_of_command):
     }
     keys = "dataset eval_acc eval_loss valid_acc valid_loss epochs steps params seed world_size "
     keys += "device train_seconds data_seconds samples_per_second checkpoint paddle numpy package "
-    keys += "images_used images_available metrics weights weights_file seconds stopped"
+    keys += "images_used images_available metrics weights weights_file seconds stopped witness"
     values = result(run)
     assert set(values) == set(keys.split())
     assert (values["dataset"], values["epochs"], values["steps"]) == ("tiny.json.gz", 3, 30)

@@ -1,4 +1,4 @@
-"""The time that trainings of `fit` take to save, to rehearse a resume, and to stop."""
+"""The time that trainings of `fit` take to save, rehearse a resume, record steps, and stop."""
 
 import os
 import random
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -200,6 +201,81 @@ def _rows_of_signals(report: Report) -> Rows:
     }
 
 
+# ------------------------------------------------------------------ records of steps
+
+BUFFERS = 20
+LINEAR = "one linear layer"
+WITH_BUFFERS = f"the same with {BUFFERS} buffers of 64 numbers"
+
+
+def _records(session: Session) -> Mapping[str, Turn]:
+    """Return trainings in which each step and its record are timed, in turns."""
+    trainings = {
+        "the recipe `digits`": partial(_train_recipe, "digits", {}),
+        LINEAR: partial(_train_linear, 0),
+        WITH_BUFFERS: partial(_train_linear, BUFFERS),
+    }
+
+    def turn(title: str, training: Callable) -> Figures:
+        figures = in_own_process(_time_records, training, str(session.folder / title[-9:]))
+        shutil.rmtree(session.folder)
+        return figures
+
+    return {title: partial(turn, title, training) for title, training in trainings.items()}
+
+
+def _time_records(training: Callable, output: str) -> Figures:
+    """Return the microseconds of a step, and those that its record takes."""
+    from paddle_mnist.training.witness import FileWitness
+
+    class Steps(Timing):
+        def after_last_step(self, training: Any) -> None:
+            figures["step"] = 1e6 * statistics.median(self.timer.seconds["step"])
+
+    def timed(*arguments: Any) -> None:
+        began = time.perf_counter()
+        record(*arguments)
+        seconds.append(time.perf_counter() - began)
+
+    figures: dict[str, float] = {}
+    seconds: list[float] = []
+    record = FileWitness.after_step
+    with patch.object(FileWitness, "after_step", timed):
+        training(callbacks=[Steps()], output=output)
+    return {**figures, "record": 1e6 * statistics.median(seconds)}
+
+
+def _train_linear(buffers: int, callbacks: list, output: str) -> None:
+    import paddle
+    from paddle import nn
+
+    from paddle_mnist import Figures, VisualDL, fit
+
+    class Net(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+            for number in range(buffers):
+                self.register_buffer(f"buffer{number}", paddle.ones([64]))
+
+        def forward(self, points: Any) -> Any:
+            return self.out(points)
+
+    draw = np.random.default_rng(1)
+    points = draw.random((1_200, 6), dtype=np.float32)
+    fit(
+        model=Net,
+        train=list(zip(points, draw.integers(0, 3, (len(points), 1)))),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=lambda parameters: paddle.optimizer.SGD(0.1, parameters=parameters),
+        epochs=1,
+        batch_size=4,
+        device="cpu",
+        callbacks=[*callbacks, VisualDL(pages=()), Figures(draw=False)],
+        output=output,
+    )
+
+
 BENCHMARKS = {
     "checkpoint": Benchmark(
         "The share of a run's time that goes into saving.",
@@ -224,6 +300,21 @@ BENCHMARKS = {
             "copy of the state, MiB": (",.1f", "state"),
         },
         quick=("the recipe `digits`", LARGE),
+    ),
+    "witness": Benchmark(
+        "What the records of steps take, with which repeated steps are compared.",
+        code=("paddle_mnist/training/witness.py", "paddle_mnist/nn/layers.py"),
+        kinds=_records,
+        head="training",
+        columns={
+            "a step, µs": (",.0f", "step"),
+            "its record, µs": (".1f", "record"),
+            "share": (".2%", lambda row, rows: row["record"] / row["step"]),
+        },
+        note=lambda report: (
+            "Each step and its record are timed in the same run; medians of "
+            f"{report.rounds} rounds in turns."
+        ),
     ),
     "signal": Benchmark(
         "Seconds from SIGTERM to the committed checkpoint.",
