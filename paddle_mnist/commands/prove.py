@@ -6,6 +6,7 @@ Give the program after `--`, or options of train, such as `--recipe digits`.
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.errors import ConfigError
@@ -17,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     """Print what was tried and what differs; return 1 if something does."""
     parser = Parser("paddle-mnist prove", __doc__, "-- python my_training.py")
     parser.usage = "%(prog)s [options] (--recipe NAME | -- PROGRAM [ARGUMENTS])"
-    number = {"type": int, "metavar": "N"}
+    number: Any = {"type": int, "metavar": "N"}
     parser.add_argument("--recipe", help="train this recipe instead of a program")
     parser.add_argument("--kills", default=3, help="kills (default: 3)", **number)
     parser.add_argument("--signal", default="KILL", help="the signal (default: KILL)")

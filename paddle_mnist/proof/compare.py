@@ -1,7 +1,6 @@
 """Compare what two attempts at the same training have recorded and written."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -9,113 +8,72 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.metrics.writers import read_jsonl
 from paddle_mnist.proof.program import Event
 
-# Of the entries of result.json: times and speeds, what counts interruptions, and file hashes.
+# Words in the entries of result.json that differ: times, speeds, what counts interruptions; and
+# the hash that is compared by the name of its file.
 _NOT_COMPARED = ("second", "witness", "interruption", "weights_file")
 
 
 def differing_files(unbroken: Path, killed: Path) -> list[str]:
-    """Return a line for each difference between the runs in two folders."""
+    """Return what differs in the files of the runs in two folders, a line each."""
     configs = [(root, path) for root in (unbroken, killed) for path in root.rglob("config.yaml")]
-    runs = sorted({path.parent.relative_to(root) for root, path in configs})
     found = []
-    for run in runs:
+    for run in sorted({path.parent.relative_to(root) for root, path in configs}):
         one, other = _contents(unbroken / run, unbroken), _contents(killed / run, killed)
-        found += [
-            f"{Path('/', run, name)}: {one.get(name, 'nothing')} unbroken, "
-            f"{other.get(name, 'nothing')} killed"
-            for name in dict.fromkeys([*one, *other])
-            if one.get(name) != other.get(name)
-        ]
+        found += [f"/{run}, {line}" for line in _differences(one, other)]
     return found
 
 
+def _differences(one: dict[str, Any], other: dict[str, Any], name: str = "killed") -> list[str]:
+    return [
+        f"{key}: {one.get(key, 'nothing')} unbroken, {other.get(key, 'nothing')} {name}"
+        for key in dict.fromkeys([*one, *other])
+        if one.get(key) != other.get(key)
+    ]
+
+
 def _contents(path: Path, root: Path) -> dict[str, Any]:
-    """Return what a run has written and must be the same, by name."""
-    run = RunDirectory(path)
-    contents: dict[str, Any] = {}
-    for name, value in run.read_result().items():
-        if not any(word in name for word in _NOT_COMPARED):
-            contents[f"result.json {name}"] = json.dumps(value).replace(str(root), "")
-    for name, entry in [*_files(run)]:
-        contents[name] = f"SHA-256 {entry['sha256'][:8]}"
+    """Return what a run has written that must be the same."""
+    run, contents = RunDirectory(path), dict[str, Any]()
     for _, row in read_jsonl(run.metrics):
         if row:
-            contents[f"metrics.jsonl, step {row['step']}, {row['tag']}"] = row["value"]
-    return contents
-
-
-def _files(run: RunDirectory) -> Iterator[tuple[str, Any]]:
-    """Yield the final weights, and the newest checkpoint's files by suffix, with their hashes."""
-    if entry := run.read_result().get("weights_file"):
-        yield run.weights.name, entry
+            contents[f"metrics.jsonl, step {row['step']} {row['tag']}"] = row["value"]
+    result = run.read_result()
+    for name, value in result.items():
+        if not any(word in name for word in _NOT_COMPARED):
+            contents[f"result.json, {name}"] = repr(value).replace(str(root), "")
+    files = {run.weights.name: result.get("weights_file") or {}}
     for checkpoint in run.checkpoints.all()[-1:]:
-        for name, listed in checkpoint.manifest["files"].items():
-            yield f"the newest checkpoint's {Path(name).suffix}", listed
+        for name, entry in checkpoint.manifest["files"].items():
+            files[f"the newest checkpoint's {Path(name).suffix}"] = {**entry}
+    return contents | {name: f"SHA-256 {entry.get('sha256', 'unknown'):.8}" for name, entry in files.items()}
 
 
-def first_difference(unbroken: Sequence[Event], killed: Sequence[Event]) -> Optional[str]:
-    """Return which recorded step or metric differs first, and after which start."""
-    known = {_key(event): event for event in unbroken}
+def first_difference(unbroken: Sequence[Event], other: Sequence[Event]) -> Optional[str]:
+    """Return the step that differs first, and the checkpoint before it; None if all agree."""
+    known = {(e["run"], e["step"]): e for e in unbroken if e["event"] == "step"}
     start: Event = {}
-    for event in killed:
+    for event in other:
         start = event if event["event"] == "start" else start
-        if event["event"] not in ("step", "metrics"):
-            continue
-        expected = known.get(_key(event))
-        where = f"step {event['step']} of {event['run']}"
-        since = f"; the newest start had resumed from {start.get('checkpoint') or 'nothing'}"
-        if expected is None:
-            return f"{where} is not in the unbroken run{since}"
-        if event != expected:
-            what = [*_differing(expected, event)]
-            return f"{where} differs: {what[0]}{since}"
+        if event["event"] == "step" and event != (expected := known.get(_step(event), {})):
+            loss, before = (float.fromhex(one.get("loss", "nan")) for one in (event, expected))
+            values = f"loss {before!r} unbroken, {loss!r} now"
+            if event["loss"] == expected.get("loss"):
+                values = "other buffers or weights, and the same loss"
+            since = f"resumed from {start['checkpoint']}" if start["checkpoint"] else "started anew"
+            return f"step {event['step']} of {event['run']}, which had {since}: {values}"
     return None
 
 
-def _key(event: Event) -> tuple[Any, ...]:
-    return event["event"], event["run"], event["step"], *event.get("values", ())
-
-
-def _differing(one: Event, other: Event) -> Iterator[str]:
-    for name in one:
-        first, second = one[name], other[name]
-        if first != second and isinstance(first, Mapping):
-            yield from _differing(first, second)
-        elif first != second and name == "loss":
-            yield f"loss {float.fromhex(first)!r} unbroken, {float.fromhex(second)!r} killed"
-        elif first != second:
-            name = "the checksum of buffers and small weights" if name == "tensors" else name
-            yield f"{name} {first} unbroken, {second} killed"
+def _step(event: Event) -> tuple[str, int]:
+    return event["run"], event["step"]
 
 
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
-    """Return the objects that differ where a start resumes from what they were there."""
-    known = {_place(event): event["values"] for event in unbroken if event["event"] == "objects"}
-    for event in killed:
-        values = known.get(_place(event)) if event["event"] == "objects" else None
-        if values is not None and values != event["values"]:
-            now = event["values"]
-            return [
-                f"{name}: {values.get(name, 'nothing')} unbroken, {now.get(name, 'nothing')} resumed"
-                for name in dict.fromkeys([*values, *now])
-                if values.get(name) != now.get(name)
-            ]
+    """Return the objects that are not, where a start resumes, what they were there unbroken."""
+    described = [[e for e in part if e["event"] == "objects"] for part in (unbroken, killed)]
+    known: dict[Any, Any] = {(_step(e), e["epoch"]): e["values"] for e in described[0]}
+    for event in described[1]:
+        before = known.get((_step(event), event["epoch"]), event["values"])
+        if found := _differences(before, event["values"], "resumed"):
+            return found
     return []
-
-
-def _place(event: Event) -> tuple[Any, ...]:
-    return event["run"], event["step"], event["epoch"]
-
-
-def new_warnings(unbroken: Path, killed: Path) -> list[str]:
-    """Return the warnings that only the killed runs have logged, such as the witness's."""
-    one, other = (
-        [
-            line.partition(" WARNING ")[2]
-            for path in sorted(root.rglob("train.log"))
-            for line in path.read_text(errors="replace").replace(str(root), "").splitlines()
-            if " WARNING " in line
-        ]
-        for root in (unbroken, killed)
-    )
-    return [*dict.fromkeys(line for line in other if line not in one)]

@@ -1,8 +1,4 @@
-"""What `fit` does in a program that `paddle-mnist prove` has started: divert, record, stop.
-
-`prove` stops a program inside a step, inside an evaluation, after an epoch and before its save,
-and inside a save: the process announces that it is there, and waits for the signal.
-"""
+"""What `fit` does in a program that `paddle-mnist prove` has started: divert, record, stop."""
 
 import enum
 import json
@@ -22,96 +18,84 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.arrays import as_array, is_tensor
 from paddle_mnist.system.files import Journal
-from paddle_mnist.system.scratch import Scratch, scratch
-from paddle_mnist.train_state import TrainState
+from paddle_mnist.system.scratch import Plan, find_plan
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Callback, Training, is_rehearsal
 
 log = logging.getLogger("paddle_mnist")
 
+# Where a program is stopped: inside a step or an evaluation, after an epoch and before its save,
+# and inside a save.
 STEP, EVALUATION, EPOCH, SAVE = "step", "evaluation", "epoch", "save"
-SUFFIXES = (".pdparams", ".pdopt", ".json")  # of the files of a save, each renamed
 WAIT_SECONDS = 30.0  # for the signal
 MOST_BYTES = 2**20  # of the tensors of which each step records a checksum
 MOST_ITEMS = 1000  # of a container whose contents are described
 
 
 def in_scratch(arguments: FitArguments) -> FitArguments:
-    """Return the arguments as they are in a program that `prove` has started; else unchanged.
-
-    The run goes to the scratch folder, where it resumes what an earlier start has left.
-    """
-    if not (folder := scratch()):
+    """Return the arguments as they are under `prove`; unchanged in any other program."""
+    if not (plan := find_plan()):
         return arguments
-    every, steps = folder.plan.get("save_every"), folder.plan.get("steps")
     saving, loading = replace(arguments.saving, mirror=None), arguments.loading
-    if every:
+    if every := plan.save_every:
         saving = replace(saving, every_steps=min(every, saving.every_steps or every))
-    if steps:
+    if steps := plan.steps:
         loading = replace(loading, max_steps=min(steps, loading.max_steps or steps))
     return replace(
         arguments,
-        output=str(folder.diverted(arguments.output)),
-        fresh=False,
+        output=str(plan.diverted(arguments.output)),
+        fresh=False,  # the next start resumes
         resume="auto" if arguments.resume == "off" else arguments.resume,
         saving=saving,
         loading=loading,
-        callbacks=[*arguments.callbacks, Recorder(folder, os.path.abspath(arguments.output))],
+        callbacks=[*arguments.callbacks, Recorder(plan, os.path.abspath(arguments.output))],
     )
 
 
 class Recorder(Callback):
-    """Records each step and evaluation for `prove`, and waits for its signal at the right moment.
+    """Records each step for `prove`, and waits for its signal at the moment that the plan names.
 
     run: the path of the run that `fit` was given.
     """
 
-    def __init__(self, folder: Scratch, run: str):
-        self.folder, self.run = folder, run
+    def __init__(self, plan: Plan, run: str):
+        self.plan, self.run = plan, run
         self.training: Optional[Training] = None  # while the main process trains
         self.journal: Optional[Journal] = None
         self.evaluated = (0, 0, 0)  # step, epoch and batch of the newest evaluation
 
     def should_stop(self, view: View) -> bool:
-        return view.state.epoch >= (self.folder.plan.get("epochs") or sys.maxsize)
+        return view.state.epoch >= (self.plan.epochs or sys.maxsize)
 
     def run_opened(self, training: Training) -> None:
         log.info("prove: the run %s is written to %s", self.run, training.run.path)
         if training.world.is_main_process:
-            self.journal = Journal(self.folder.events)
+            self.journal = Journal(self.plan.events)
             heartbeat.listeners.append(self._on_heartbeat)
 
     def before_first_step(self, training: Training) -> None:
         if self.journal:
             self.training = training
-            checkpoint = training.resumed_from
             self._record(
                 "start",
-                checkpoint=checkpoint.name if checkpoint else None,
+                checkpoint=training.resumed_from and training.resumed_from.name,
                 inside=training.loader.resumes_inside_epochs,
                 epochs=training.arguments.epochs,
                 epoch_steps=training.loader.steps_per_epoch,
             )
-            if checkpoint:
-                self._describe_objects()
-            if (stop := self.folder.plan.get("stop")) and stop[0] == SAVE:
-                sys.addaudithook(self._on_rename)  # which cannot be removed
+            if training.resumed_from:
+                self._record("objects", values=self._objects())
+            if self.plan.stop and self.plan.stop[0] == SAVE:
+                sys.addaudithook(self._on_rename)  # a process cannot remove it
 
     def after_step(self, view: View) -> None:
         if self.training and not is_rehearsal():
             self._record(STEP, loss=(view.loss or 0.0).hex(), tensors=self._checksum())
-            self._describe_objects(only_planned=True)
             self._reached(STEP)
-
-    def write(self, state: TrainState, values: Any) -> None:
-        values = {tag: repr(v) for tag, v in values.items() if not tag.startswith("speed/")}
-        if self.training and values:
-            self._record("metrics", values=values)
 
     def after_epoch(self, view: View) -> None:
         if self.training and not is_rehearsal():
             self._record(EPOCH)
-            self._describe_objects(only_planned=True)
             self._reached(EPOCH)
 
     def after_last_step(self, training: Training) -> None:
@@ -124,7 +108,7 @@ class Recorder(Callback):
             self.journal.close()
 
     def _on_heartbeat(self) -> None:
-        if not self.folder.is_alive():
+        if not self.plan.is_alive():
             os._exit(1)  # nobody waits for the result
         if self.training and not self.training.model.training and not is_rehearsal():
             state, (step, epoch, batch) = self.training.state, self.evaluated
@@ -135,20 +119,24 @@ class Recorder(Callback):
 
     def _on_rename(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "os.rename" and self.training:
-            path = Path(os.fsdecode(args[1]))
-            if path.parent.resolve() == self.training.run.checkpoints.folder.resolve():
+            path, store = Path(os.fsdecode(args[1])), self.training.run.checkpoints
+            if path.parent == store.folder:
                 self._reached(SAVE, path.suffix)
 
     def _reached(self, kind: str, part: Union[int, str] = 0) -> None:
-        """Wait for the signal of `prove` if this is the moment."""
-        stop = self.folder.plan.get("stop")
-        if stop and self.training and (kind, self.run, part) == (*stop[:2], stop[3]):
-            if self.training.state.step >= stop[2]:
-                self.folder.plan["stop"] = None
-                self._record("moment", kind=kind, part=part)
-                deadline = time.monotonic() + WAIT_SECONDS
-                while not signals.received() and time.monotonic() < deadline:
-                    time.sleep(0.002)
+        """Describe all objects if the plan asks for it; wait for the signal if this is where."""
+        training, stop = self.training, self.plan.stop
+        if not training:
+            return
+        if (self.run, training.state.step, training.state.epoch) in self.plan.objects:
+            self._record("objects", values=self._objects())
+        is_here = stop and (kind, self.run, part) == (*stop[:2], stop[3])
+        if stop and is_here and training.state.step >= stop[2]:
+            self.plan.stop = None
+            self._record("stop", kind=kind)
+            deadline = time.monotonic() + WAIT_SECONDS
+            while not signals.received() and time.monotonic() < deadline:
+                time.sleep(0.002)
 
     def _record(self, event: str, **values: Any) -> None:
         if self.journal and self.training:
@@ -162,30 +150,25 @@ class Recorder(Callback):
         tensors = [*self.training.model.state_dict().values()]
         if nbytes(tensors) > MOST_BYTES:
             tensors = [tensor for tensor in tensors if tensor.stop_gradient]
-        checksum = 0
-        for tensor in tensors:
-            checksum = zlib.crc32(as_array(tensor).tobytes(), checksum)
-        return checksum
+        return zlib.crc32(b"".join(as_array(tensor).tobytes() for tensor in tensors))
 
-    def _describe_objects(self, only_planned: bool = False) -> None:
-        """Record the values of all objects that the training may depend on."""
+    def _objects(self) -> dict[str, str]:
+        """Return the values of all objects on which the training may depend."""
         assert self.training
-        extra, state = self.training.extra, self.training.state
-        place = [self.run, state.step, state.epoch]
-        if only_planned and place not in map(list, self.folder.plan.get("objects", ())):
-            return
-        places = walk(extra.roots, extra.known, MOST_ITEMS)
-        values = {describe_path(p.path): _described(p.value) for p in places if not p.is_alias}
-        self._record("objects", values=values)
+        extra, values = self.training.extra, dict[str, str]()
+        for path, value, is_internal, is_alias in walk(extra.roots, extra.known, MOST_ITEMS):
+            # Between epochs, a resumed run has not set the mode of the layers yet.
+            is_mode = path[-1] == ("attribute", "training") and self.training.state.position
+            if not is_alias and (not is_internal or is_mode or type(value) in (int, float)):
+                values[describe_path(path)] = _described(value)
+        return values
 
 
 def _described(value: Any) -> str:
     """Return a text that two processes have in common only for equal values."""
     if isinstance(value, (*SCALARS, enum.Enum)):
         return f"{value!r:.80}"
-    kind = type(value).__name__
+    kind = getattr(value, "__qualname__", type(value).__name__)
     if is_tensor(value):
         kind += f" with stop_gradient={value.stop_gradient}"
-    if is_plain(value):
-        return f"{kind} {digest_of(value)[:8]}"
-    return getattr(value, "__qualname__", kind)
+    return f"{kind} {digest_of(value)[:8]}" if is_plain(value) else kind
