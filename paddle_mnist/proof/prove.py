@@ -249,7 +249,7 @@ def _coverage(events: Sequence[Event], is_limited: bool) -> str:
         epochs, steps = len(_all(own, "epoch")), len(_all(own, "step"))
         text = f"all {steps} steps"
         if is_limited:
-            text = f"the first {epochs or steps} {'epochs' if epochs else 'steps'}"
-            text += f" of {start['epochs']} epochs"
+            done = epochs if epochs else f"{steps} steps"
+            text = f"the first {done} of {start['epochs']} epochs"
         texts.append(f"{text} of {os.path.relpath(start['run'])}")
     return f"covered: {'; '.join(texts)}"

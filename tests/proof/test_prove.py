@@ -55,7 +55,7 @@ def test_program_of_all_doors_has_the_same_bits_and_leaves_its_folder_alone():
     """Its second run starts from the first; both are evaluated, loaded and exported."""
     proof = prove(["python", str(PROGRAM)], epochs=2, kills=2)
     assert proof.same_bits and proof.is_deterministic, str(proof)
-    assert "ended 2 times" in str(proof) and "first 2 epochs of 4" in str(proof)
+    assert "ended 2 times" in str(proof) and "the first 2 of 4 epochs" in str(proof)
     assert os.listdir() == ["exported"]  # neither the runs nor the mirror
 
 
