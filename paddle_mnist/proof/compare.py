@@ -41,11 +41,13 @@ def _contents(path: Path, root: Path) -> dict[str, Any]:
     for name, value in result.items():
         if not any(word in name for word in _NOT_COMPARED):
             contents[f"result.json, {name}"] = repr(value).replace(str(root), "")
-    files = {run.weights.name: result.get("weights_file") or {}}
+    files: dict[str, Any] = {run.weights.name: result.get("weights_file") or {}}
     for checkpoint in run.checkpoints.all()[-1:]:
         for name, entry in checkpoint.manifest["files"].items():
-            files[f"the newest checkpoint's {Path(name).suffix}"] = {**entry}
-    return contents | {name: f"SHA-256 {entry.get('sha256', 'unknown'):.8}" for name, entry in files.items()}
+            files[f"the newest checkpoint's {Path(name).suffix}"] = entry
+    for name, entry in files.items():
+        contents[name] = f"SHA-256 {entry.get('sha256', 'unknown'):.8}"
+    return contents
 
 
 def first_difference(unbroken: Sequence[Event], other: Sequence[Event]) -> Optional[str]:
@@ -71,9 +73,9 @@ def _step(event: Event) -> tuple[str, int]:
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
     """Return the objects that are not, where a start resumes, what they were there unbroken."""
     described = [[e for e in part if e["event"] == "objects"] for part in (unbroken, killed)]
-    known: dict[Any, Any] = {(_step(e), e["epoch"]): e["values"] for e in described[0]}
+    known = {(_step(event), event["epoch"]): event["values"] for event in described[0]}
     for event in described[1]:
-        before = known.get((_step(event), event["epoch"]), event["values"])
+        before: dict[str, Any] = known.get((_step(event), event["epoch"]), event["values"])
         if found := _differences(before, event["values"], "resumed"):
             return found
     return []
