@@ -72,10 +72,13 @@ def _step(event: Event) -> tuple[str, int]:
 
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
     """Return the objects that are not, where a start resumes, what they were there unbroken."""
-    described = [[e for e in part if e["event"] == "objects"] for part in (unbroken, killed)]
-    known = {(_step(event), event["epoch"]): event["values"] for event in described[0]}
-    for event in described[1]:
-        before: dict[str, Any] = known.get((_step(event), event["epoch"]), event["values"])
-        if found := _differences(before, event["values"], "resumed"):
+    known = _objects(unbroken)
+    for place, values in _objects(killed).items():
+        if found := _differences(known.get(place, values), values, "resumed"):
             return found
     return []
+
+
+def _objects(events: Sequence[Event]) -> dict[Any, dict[str, Any]]:
+    """Return the values of all objects, by where they were described."""
+    return {(_step(e), e["epoch"]): e["values"] for e in events if e["event"] == "objects"}
