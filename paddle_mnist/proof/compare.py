@@ -50,6 +50,16 @@ def _contents(path: Path, root: Path) -> dict[str, Any]:
     return contents
 
 
+def witnessed(runs: Path) -> list[str]:
+    """Return what resumed runs in a folder have found in the steps that they repeated."""
+    lines = []
+    for path in sorted(runs.rglob("result.json")):
+        witness = RunDirectory(path.parent).read_result().get("witness") or {}
+        if words := ", ".join(f"{name} {value}" for name, value in witness.items() if value):
+            lines.append(f"the witness of /{path.parent.relative_to(runs)}: {words}")
+    return lines
+
+
 def first_difference(unbroken: Sequence[Event], other: Sequence[Event]) -> Optional[str]:
     """Return the step that differs first, and the checkpoint before it; None if all agree."""
     known = {(e["run"], e["step"]): e for e in unbroken if e["event"] == "step"}

@@ -14,7 +14,12 @@ from typing import Any, Optional, Union
 from tqdm import tqdm
 
 from paddle_mnist.errors import ConfigError, listed
-from paddle_mnist.proof.compare import differing_files, differing_objects, first_difference
+from paddle_mnist.proof.compare import (
+    differing_files,
+    differing_objects,
+    first_difference,
+    witnessed,
+)
 from paddle_mnist.proof.program import Event, Program, Start
 from paddle_mnist.system.environment import require_posix_processes
 from paddle_mnist.system.scratch import PLAN, Plan
@@ -133,7 +138,7 @@ class _Prover:
             lines.append(f"and {len(differing) - 5} more differences in files")
         if objects := differing_objects(again, killed):
             lines.append(f"not restored, it seems: {listed(objects, 5)}")
-        return Proof(False, True, [*lines, *tried])
+        return Proof(False, True, [*lines, *witnessed(other), *tried])
 
     def run_unbroken(self) -> list[Event]:
         """Run the program, with a limit on its steps or epochs if it takes too long without."""

@@ -14,7 +14,12 @@ import pytest
 
 from paddle_mnist.commands.prove import main
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.proof.compare import differing_files, differing_objects, first_difference
+from paddle_mnist.proof.compare import (
+    differing_files,
+    differing_objects,
+    first_difference,
+    witnessed,
+)
 from paddle_mnist.proof.prove import _stops, prove
 from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan
 
@@ -262,7 +267,10 @@ def test_files_differ_but_for_times_and_paths(tmp_path):
         row = {"step": 1, "epoch": 0, "tag": "train/loss", "value": value, "time": time.time()}
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     one, other = tmp_path / "one", tmp_path / "other"
-    assert differing_files(one, other) == []
+    assert differing_files(one, other) == [] and witnessed(other) == []
+    witness = {"repeated": 3, "differing": [{"step": 1}], "not_compared": []}
+    (run / "result.json").write_text(json.dumps({**result, "witness": witness}))
+    assert witnessed(other) == ["the witness of /runs/mine: repeated 3, differing [{'step': 1}]"]
     (run / "metrics.jsonl").write_text(json.dumps({**row, "value": 0.25}) + "\n")
     expected = "/runs/mine, metrics.jsonl, step 1 train/loss: 0.5 unbroken, 0.25 killed"
     assert differing_files(one, other) == [expected]
