@@ -13,17 +13,20 @@ from paddle_mnist.proof.program import Event
 _NOT_COMPARED = ("second", "witness", "interruption", "weights_file")
 
 
-def differing_files(unbroken: Path, killed: Path) -> list[str]:
-    """Return what differs in the files of the runs in two folders, a line each."""
-    configs = [(root, path) for root in (unbroken, killed) for path in root.rglob("config.yaml")]
+def differing_files(unbroken: Path, others: Path, name: str) -> list[str]:
+    """Return what differs in the files of the runs in two folders, a line each.
+
+    name: what the values of the others are called.
+    """
+    configs = [(root, path) for root in (unbroken, others) for path in root.rglob("config.yaml")]
     found = []
     for run in sorted({path.parent.relative_to(root) for root, path in configs}):
-        one, other = _contents(unbroken / run, unbroken), _contents(killed / run, killed)
-        found += [f"/{run}, {line}" for line in _differences(one, other)]
+        one, other = _contents(unbroken / run, unbroken), _contents(others / run, others)
+        found += [f"/{run}, {line}" for line in _differences(one, other, name)]
     return found
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any], name: str = "killed") -> list[str]:
+def _differences(one: dict[str, Any], other: dict[str, Any], name: str) -> list[str]:
     return [
         f"{key}: {one.get(key, 'nothing')} unbroken, {other.get(key, 'nothing')} {name}"
         for key in dict.fromkeys([*one, *other])

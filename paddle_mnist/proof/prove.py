@@ -122,16 +122,14 @@ class _Prover:
             f"{self.command}, in {self.program.folder}",
         ]
         one, other = (self.plan(attempt).runs for attempt in ("unbroken", "killed"))
-        differing = [failure] if failure else differing_files(one, other)
+        differing = [failure] if failure else differing_files(one, other, "killed")
         if not differing:
             return Proof(True, True, ["the same bits", *tried])
         again = self.run_again(killed)
-        if first := first_difference(unbroken, again):
-            lines = [
-                "not deterministic: a second unbroken run differs, so nothing can be proved",
-                first,
-            ]
-            return Proof(False, False, [*lines, *tried])
+        first = first_difference(unbroken, again)
+        if own := [first] if first else differing_files(one, self.plan("again").runs, "again"):
+            why = "not deterministic: a second unbroken run differs, so nothing can be proved"
+            return Proof(False, False, [why, own[0], *tried])
         first = first_difference(unbroken, killed) or "no step that was recorded"
         lines = ["DIFFERENT", f"the first to differ: {first}", *differing[:5]]
         if len(differing) > 5:
