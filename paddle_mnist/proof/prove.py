@@ -195,8 +195,7 @@ class _Prover:
             start = self.program.start(plan, self.is_late)
             events += start.events
             if reached := _all(start.events, "stop"):
-                where = WORDS[reached[0]["kind"]].format(**reached[0])
-                stops.append(f"{where}, epoch {reached[0]['epoch'] + 1}")
+                stops.append(WORDS[reached[0]["kind"]].format(**reached[0]))
             elif start.code == 0:
                 break
             else:
@@ -224,13 +223,17 @@ def _resumes_inside_epochs(events: Sequence[Event]) -> bool:
 
 def _stops(events: Sequence[Event], kills: int, source: random.Random) -> list[Any]:
     """Choose moments (`Plan.stop`) of all kinds, spread over a run, one in its second epoch."""
-    steps = _all(events, "step")[:-1] or events  # after the last, little is repeated
+    steps = _all(events, "step")
+    steps = steps[:-1] or steps  # after the last one, nothing would be repeated
     kinds = ["step", "evaluation", "epoch"] + ["save"] * _resumes_inside_epochs(events)
     source.shuffle(kinds)
-    chosen = list[tuple[str, str, int, Union[int, str]]]()
+    chosen, is_second = list[tuple[str, str, int, Union[int, str]]](), list[bool]()
     for number in range(kills):
         part = steps[len(steps) * number // kills : len(steps) * (number + 1) // kills]
-        part = [event for event in part if event["epoch"] == 1] or part
+        second = [event for event in part if event["epoch"] == 1]
+        if second and not any(is_second):
+            part = second
+        is_second.append(bool(second))
         inside = [(event["run"], event["step"]) for event in part]
         for kind in [*kinds]:  # the first that occurs in this part
             occurring = _all(events, "step" if kind == "save" else kind)
@@ -250,7 +253,7 @@ def _coverage(events: Sequence[Event], is_limited: bool) -> str:
     for start in {start["run"]: start for start in _all(events, "start")}.values():
         own = [event for event in events if event["run"] == start["run"]]
         epochs, steps = len(_all(own, "epoch")), len(_all(own, "step"))
-        text = f"all {steps} steps"
+        text = f"all {epochs} epochs, {steps} steps"
         if is_limited:
             done = epochs if epochs else f"{steps} steps"
             text = f"the first {done} of {start['epochs']} epochs"
