@@ -126,10 +126,12 @@ class _Prover:
         if not differing:
             return Proof(True, True, ["the same bits", *tried])
         again = self.run_again(killed)
-        first = first_difference(unbroken, again)
-        if own := [first] if first else differing_files(one, self.plan("again").runs, "again"):
+        own = first_difference(unbroken, again)
+        if not own and not failure:  # a program that does not resume may not start at all now
+            own = next(iter(differing_files(one, self.plan("again").runs, "again")), None)
+        if own:
             why = "not deterministic: a second unbroken run differs, so nothing can be proved"
-            return Proof(False, False, [why, own[0], *tried])
+            return Proof(False, False, [why, own, *tried])
         first = first_difference(unbroken, killed) or "no step that was recorded"
         lines = ["DIFFERENT", f"the first to differ: {first}", *differing[:5]]
         if len(differing) > 5:
@@ -202,7 +204,7 @@ class _Prover:
                 how = f"no end within {self.seconds:g} s"
                 if start.code is not None:
                     how = f"exit code {start.code}: {start.last_line}"
-                failure = f"after {len(stops)} kills it does not resume: {how}"
+                failure = f"after kill {len(stops)} it does not resume: {how}"
                 return events, stops, f"{failure} (a port or lock of its own must be free by then)"
         return events, stops, None
 

@@ -6,6 +6,7 @@ python programs.py [STATE [PROCESSES]]: with a STATE it trains one run, which ma
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -93,8 +94,11 @@ if __name__ == "__main__":
         train("runs/momentum", callbacks=[ChangesMomentum()])
     elif STATE == "elsewhere":
         train(f"runs/{os.getpid()}")
-    elif STATE == "alone":
+    elif STATE in ("alone", "lock"):
+        if STATE == "lock":  # which a killed program leaves
+            os.close(os.open("lock", os.O_CREAT | os.O_EXCL))
         train("runs/alone")
+        Path("lock").unlink(missing_ok=True)
     else:
         trained = train("runs/first", saving=Saving(mirror="mirror"))
         train("runs/second", start=StartFrom("runs/first", weights_only=True), fresh=True, seed=1)

@@ -166,6 +166,14 @@ def test_program_that_writes_elsewhere_each_time_is_refused():
         prove(["python", str(PROGRAM), "elsewhere"], epochs=1, kills=1)
 
 
+@pytest.mark.slow
+def test_program_whose_own_lock_outlives_a_kill_does_not_resume():
+    """A second unbroken run would meet the lock, too: that says nothing of the program."""
+    proof = prove(["python", str(PROGRAM), "lock"], epochs=1, kills=1)
+    assert not proof.same_bits and "after kill 1 it does not resume: exit code 1" in str(proof)
+    assert "FileExistsError" in str(proof) and "lock of its own must be free" in str(proof)
+
+
 # ---------------------------------------------------------------------------- where runs are
 
 
