@@ -23,6 +23,7 @@ from paddle_mnist.monitor.watch import watch as watch
 from paddle_mnist.nn.conv_blocks import ConvBlocks as ConvBlocks
 from paddle_mnist.nn.numerics import Numerics as Numerics
 from paddle_mnist.parallel.processes import Processes as Processes
+from paddle_mnist.proof.prove import prove as prove
 from paddle_mnist.training.arguments import Evaluating as Evaluating
 from paddle_mnist.training.arguments import StartFrom as StartFrom
 from paddle_mnist.training.bundled import Console as Console

@@ -21,6 +21,7 @@ COMMANDS = {
     "plot": "plot",
     "checkpoints": "checkpoints",
     "supervise": "supervise",
+    "prove": "prove",
 }
 
 

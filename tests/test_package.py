@@ -16,7 +16,7 @@ PACKAGE = ROOT / "paddle_mnist"
 # In the order of imports: each may import those before it, directly or through others.
 ROOMS = """
     errors system options train_state interfaces data nn parallel hidden_state monitor
-    metrics checkpoint plots training inference | mnist apps legacy commands __main__
+    metrics checkpoint plots training inference proof | mnist apps legacy commands __main__
 """.split()
 # These alone train a custom net; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]

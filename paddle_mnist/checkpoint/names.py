@@ -26,6 +26,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import SPARE, CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
+from paddle_mnist.system.scratch import diverted_to_read
 
 log = logging.getLogger("paddle_mnist")
 
@@ -92,7 +93,7 @@ def newest_run() -> Optional[RunDirectory]:
     A run is dated by its newest checkpoint, or by its weights if it has no checkpoints.
     """
     trained = []
-    for config in Path(RUNS).rglob("config.yaml"):
+    for config in Path(diverted_to_read(RUNS)).rglob("config.yaml"):
         run = RunDirectory(config.parent)
         times = [checkpoint.manifest["saved_at"] for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
@@ -196,7 +197,7 @@ def _local(name: Name) -> str:
             "mirror, start its training again with this mirror, which repeats no step that is "
             "saved there; to list or verify a mirror, give its folder, or download it first"
         )
-    return os.path.expanduser(name)
+    return diverted_to_read(os.path.expanduser(name))
 
 
 def find_pair(name: Name) -> Optional[Path]:
@@ -204,7 +205,7 @@ def find_pair(name: Name) -> Optional[Path]:
 
     `paddle.save` writes them in many programs, as `net_epoch0`. None unless both are there.
     """
-    path = Path(os.path.expanduser(name))
+    path = Path(diverted_to_read(os.path.expanduser(name)))
     stem = path.parent / (path.stem if path.suffix in DATA_SUFFIXES else path.name)
     is_pair = all(os.path.isfile(f"{stem}{suffix}") for suffix in (PARAMS, OPTIMIZER))
     return stem if is_pair and not os.path.exists(f"{stem}.json") else None

@@ -30,6 +30,7 @@ from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.compare import code_comparison
 from paddle_mnist.training.initialize import find_start
+from paddle_mnist.training.proving import in_scratch
 from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
     as_fit_result,
@@ -169,7 +170,7 @@ def fit(
     everything is saved; if your code does not catch it, the program ends with exit code 128 + the
     signal's number. A handler of your own for one of the last three stays.
     """
-    arguments = FitArguments(**locals())  # parses arguments of several types
+    arguments = in_scratch(FitArguments(**locals()))  # parses arguments of several types
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "a new process of this training imports the script, which calls fit again; expected "

@@ -1,0 +1,97 @@
+"""Compare what two attempts at the same training have recorded and written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from paddle_mnist.checkpoint.run import RunDirectory
+from paddle_mnist.metrics.writers import read_jsonl
+from paddle_mnist.proof.program import Event
+
+# Words in the entries of result.json that differ: times, speeds, what counts interruptions; and
+# the hash that is compared by the name of its file.
+_NOT_COMPARED = ("second", "witness", "interruption", "weights_file")
+
+
+def differing_files(unbroken: Path, others: Path, name: str) -> list[str]:
+    """Return what differs in the files of the runs in two folders, a line each.
+
+    name: what the values of the others are called.
+    """
+    configs = [(root, path) for root in (unbroken, others) for path in root.rglob("config.yaml")]
+    found = []
+    for run in sorted({path.parent.relative_to(root) for root, path in configs}):
+        one, other = _contents(unbroken / run, unbroken), _contents(others / run, others)
+        found += [f"/{run}, {line}" for line in _differences(one, other, name)]
+    return found
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any], name: str) -> list[str]:
+    return [
+        f"{key}: {one.get(key, 'nothing')} unbroken, {other.get(key, 'nothing')} {name}"
+        for key in dict.fromkeys([*one, *other])
+        if one.get(key) != other.get(key)
+    ]
+
+
+def _contents(path: Path, root: Path) -> dict[str, Any]:
+    """Return what a run has written that must be the same."""
+    run, contents = RunDirectory(path), dict[str, Any]()
+    for _, row in read_jsonl(run.metrics):
+        if row:
+            contents[f"metrics.jsonl, step {row['step']} {row['tag']}"] = row["value"]
+    result = run.read_result()
+    for name, value in result.items():
+        if not any(word in name for word in _NOT_COMPARED):
+            contents[f"result.json, {name}"] = repr(value).replace(str(root), "")
+    files: dict[str, Any] = {run.weights.name: result.get("weights_file") or {}}
+    for checkpoint in run.checkpoints.all()[-1:]:
+        for name, entry in checkpoint.manifest["files"].items():
+            files[f"the newest checkpoint's {Path(name).suffix}"] = entry
+    for name, entry in files.items():
+        contents[name] = f"SHA-256 {entry.get('sha256', 'unknown'):.8}"
+    return contents
+
+
+def witnessed(runs: Path) -> list[str]:
+    """Return what resumed runs in a folder have found in the steps that they repeated."""
+    lines = []
+    for path in sorted(runs.rglob("result.json")):
+        witness = RunDirectory(path.parent).read_result().get("witness") or {}
+        if words := ", ".join(f"{name} {value}" for name, value in witness.items() if value):
+            lines.append(f"the witness of /{path.parent.relative_to(runs)}: {words}")
+    return lines
+
+
+def first_difference(unbroken: Sequence[Event], other: Sequence[Event]) -> Optional[str]:
+    """Return the step that differs first, and the checkpoint before it; None if all agree."""
+    known = {(e["run"], e["step"]): e for e in unbroken if e["event"] == "step"}
+    start: Event = {}
+    for event in other:
+        start = event if event["event"] == "start" else start
+        if event["event"] == "step" and event != (expected := known.get(_step(event), {})):
+            loss, before = (float.fromhex(one.get("loss", "nan")) for one in (event, expected))
+            values = f"loss {before!r} unbroken, {loss!r} now"
+            if event["loss"] == expected.get("loss"):
+                values = "other buffers or weights, and the same loss"
+            since = f"resumed from {start['checkpoint']}" if start["checkpoint"] else "started anew"
+            return f"step {event['step']} of {event['run']}, which had {since}: {values}"
+    return None
+
+
+def _step(event: Event) -> tuple[str, int]:
+    return event["run"], event["step"]
+
+
+def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
+    """Return the objects that are not, where a start resumes, what they were there unbroken."""
+    known = _objects(unbroken)
+    for place, values in _objects(killed).items():
+        if found := _differences(known.get(place, values), values, "resumed"):
+            return found
+    return []
+
+
+def _objects(events: Sequence[Event]) -> dict[Any, dict[str, Any]]:
+    """Return the values of all objects, by where they were described."""
+    return {(_step(e), e["epoch"]): e["values"] for e in events if e["event"] == "objects"}

@@ -1,0 +1,82 @@
+"""The scratch folder to which a program that `paddle-mnist prove` has started diverts its runs."""
+
+import os
+from pathlib import Path
+from typing import Optional, Union
+
+import msgspec
+
+from paddle_mnist.system.files import warn_once
+from paddle_mnist.system.regular_files import MOST_JSON, parse_json, read_bytes
+
+VARIABLE = "PADDLE_MNIST_PROVE"  # names the scratch folder
+PLAN = "plan.json"  # in it, as long as `prove` runs
+
+
+class Plan(msgspec.Struct):
+    """What a program is to do in one start.
+
+    pid: the process of `prove`. attempt: the folder of this start and of those that it continues.
+    steps, epochs: after how many each run ends. save_every: the most steps between checkpoints.
+    stop: where to wait for a signal: [kind, run, step, part], see `training.proving`.
+    objects: after which steps to describe all objects: [run, step, epoch].
+    """
+
+    pid: int
+    attempt: str
+    steps: Optional[int] = None
+    epochs: Optional[int] = None
+    save_every: Optional[int] = None
+    stop: Optional[tuple[str, str, int, Union[int, str]]] = None
+    objects: list[tuple[str, int, int]] = []
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the runs, each under its absolute path."""
+        return Path(self.attempt, "runs")
+
+    @property
+    def events(self) -> Path:
+        """The file of what was recorded."""
+        return Path(self.attempt, "events.jsonl")
+
+    def diverted(self, path: Union[str, Path]) -> Path:
+        """Return where a run is written instead of at a path."""
+        path = Path(os.path.abspath(os.path.expanduser(path)))
+        return path if path.is_relative_to(self.runs) else self.runs / path.relative_to(path.anchor)
+
+    def is_alive(self) -> bool:
+        """Return whether `prove` still waits for this program."""
+        try:
+            os.kill(self.pid, 0)
+        except OSError as error:
+            return isinstance(error, PermissionError)  # another user's
+        return True
+
+
+def find_plan() -> Optional[Plan]:
+    """Return the plan for this program; None unless a `prove` that still runs has started it."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return None
+    try:
+        plan = parse_json(read_bytes(Path(name, PLAN), MOST_JSON), Plan)
+        if plan.is_alive():
+            return plan
+        problem = "whose process has ended"
+    except (OSError, ValueError) as error:
+        problem = f"in which {PLAN} cannot be read ({type(error).__name__})"
+    warn_once(name, "%s is %s, %s: ignored; unset it", VARIABLE, name, problem)
+    return None
+
+
+def diverted_to_read(name: str) -> str:
+    """Return where a run, one of its files, or a folder of runs is read.
+
+    Under `prove`, what the program itself has trained is in the scratch folder; all else stays.
+    """
+    if plan := find_plan():
+        path = plan.diverted(name)
+        if path.exists() or any((one / "config.yaml").exists() for one in path.parents[:2]):
+            return str(path)
+    return name

@@ -1,0 +1,285 @@
+"""`prove`: a program that calls `fit` is killed, repeated and compared."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paddle_mnist.commands.prove import main
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.proof.compare import (
+    differing_files,
+    differing_objects,
+    first_difference,
+    witnessed,
+)
+from paddle_mnist.proof.prove import _stops, prove
+from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan
+
+PROGRAM = Path(__file__).with_name("programs.py")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Each test has a folder of its own, and leaves no scratch folder and no process behind."""
+    scratch = tmp_path / "scratch"
+    (tmp_path / "here").mkdir()
+    scratch.mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield
+    assert not [*scratch.glob("paddle_mnist_prove_*")]
+    assert not processes(scratch)
+
+
+def processes(scratch):
+    """The processes that `prove` has started and that still live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{VARIABLE}={scratch}".encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+# ---------------------------------------------------------------------------- whole programs
+
+
+@pytest.mark.slow
+def test_program_of_all_doors_has_the_same_bits_and_leaves_its_folder_alone():
+    """Its second run starts from the first; both are evaluated, loaded and exported."""
+    proof = prove(["python", str(PROGRAM)], epochs=2, kills=2)
+    assert proof.same_bits and proof.is_deterministic, str(proof)
+    assert "ended 2 times" in str(proof) and "the first 2 of 4 epochs" in str(proof)
+    assert os.listdir() == ["exported"]  # neither the runs nor the mirror
+
+
+@pytest.mark.slow
+def test_what_a_resume_loses_is_found_and_named(capsys):
+    assert main(["--kills", "1", "--", "python", str(PROGRAM), "momentum"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("DIFFERENT\nthe first to differ: step "), printed
+    assert "resumed from model_epoch" in printed
+    assert "model.1._momentum: 0.5 unbroken, 0.9 resumed" in printed
+    assert "model.pdparams: SHA-256" in printed
+
+
+@pytest.mark.slow
+def test_program_that_differs_by_itself_is_said_not_to_be_deterministic():
+    proof = prove(["python", str(PROGRAM), "random"], epochs=1, kills=1)
+    assert not proof.same_bits and not proof.is_deterministic
+    assert proof.lines[0].startswith("not deterministic") and "step 1 of" in proof.lines[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launched", [False, True], ids=["spawned", "launched"])
+def test_two_processes_have_the_same_bits_and_leave_no_orphan(launched):
+    launch = "-m paddle.distributed.launch --nproc_per_node 2 --backend gloo".split()
+    command = [
+        "python",
+        *(launch if launched else []),
+        str(PROGRAM),
+        "two",
+        "1" if launched else "2",
+    ]
+    proof = prove(command, epochs=2, kills=2)
+    assert proof.same_bits, str(proof)
+
+
+@pytest.mark.slow
+def test_signal_that_lets_the_program_save():
+    proof = prove(["python", str(PROGRAM), "alone"], epochs=2, kills=1, signal="TERM")
+    assert proof.same_bits, str(proof)
+
+
+@pytest.mark.slow
+def test_interrupt_ends_all_processes():
+    """As the keyboard does; the fixture looks for what is left."""
+    command = [
+        sys.executable,
+        "-m",
+        "paddle_mnist",
+        "prove",
+        "--",
+        "python",
+        str(PROGRAM),
+        "two",
+        "2",
+    ]
+    prover = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    scratch = os.environ["TMPDIR"]
+    deadline = time.monotonic() + 300
+    while len(processes(scratch)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    prover.send_signal(signal.SIGINT)
+    assert prover.wait(60) == 130
+    assert "Traceback" not in prover.stderr.read()
+
+
+# ---------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (["no-such-program"], "no-such-program: No such file or directory; expected a program"),
+        (["python", "-c", "raise SystemExit(3)"], "before anything is killed: exit code 3"),
+        (["python", "-c", "print('error: a line'); exit(1)"], "exit code 1: error: a line"),
+        (["python", "-c", "pass"], "without a step of fit; expected a program that calls fit"),
+        (["python", "-c", "import os; os.write(1, bytes(2**26)); exit(1)"], "exit code 1"),
+        (["python", "-c", "import time; time.sleep(60)"], "no second step after 1.2 s"),
+    ],
+    ids=["missing", "failing", "last line", "without fit", "loud", "slow"],
+)
+def test_program_that_cannot_be_tried_is_one_line(program, words, capsys):
+    minutes = "0.02" if "sleep" in program[-1] else "10"
+    assert main(["--minutes", minutes, "--", *program]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+@pytest.mark.parametrize("options", [["--kills", "0"], ["--signal", "NONE"], ["--minutes", "-1"]])
+def test_options_that_make_no_sense_are_refused(options, capsys):
+    assert main([*options, "--", "python"]) == 2
+    assert "expected a signal such as KILL or TERM" in capsys.readouterr().err
+
+
+def test_command_needs_a_program_or_a_recipe(capsys):
+    for arguments in ([], ["--recipe", "digits", "--", "python"]):
+        assert main(arguments) == 2
+        assert "expected either" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_program_that_writes_elsewhere_each_time_is_refused():
+    with pytest.raises(ConfigError, match=r"no start has resumed.*the same output at each start"):
+        prove(["python", str(PROGRAM), "elsewhere"], epochs=1, kills=1)
+
+
+@pytest.mark.slow
+def test_program_whose_own_lock_outlives_a_kill_does_not_resume():
+    """A second unbroken run would meet the lock, too: that says nothing of the program."""
+    proof = prove(["python", str(PROGRAM), "lock"], epochs=1, kills=1)
+    assert not proof.same_bits and "after kill 1 it does not resume: exit code 1" in str(proof)
+    assert "FileExistsError" in str(proof) and "lock of its own must be free" in str(proof)
+
+
+# ---------------------------------------------------------------------------- where runs are
+
+
+def make_plan(folder, pid):
+    plan = Plan(pid, str(folder / "attempt"))
+    (folder / PLAN).write_bytes(msgspec.json.encode(plan))
+    return plan
+
+
+def test_paths_of_a_program_lead_to_the_scratch_folder(tmp_path, monkeypatch):
+    """What it has trained there is read there; another run stays where it is."""
+    plan = make_plan(tmp_path, os.getpid())
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    run = plan.diverted("runs/mine")
+    assert run.is_relative_to(plan.runs) and plan.diverted(run) == run
+    assert diverted_to_read("runs/mine") == "runs/mine"
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    assert (
+        diverted_to_read("runs/mine/checkpoints/model_epoch0") == f"{run}/checkpoints/model_epoch0"
+    )
+    assert diverted_to_read("runs") == str(run.parent)  # for the newest run
+    assert diverted_to_read("runs/other") == "runs/other"
+
+
+@pytest.mark.parametrize("kind", ["ended", "missing", "damaged"])
+def test_variable_that_was_left_diverts_nothing_and_is_named(kind, tmp_path, monkeypatch, lines):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    make_plan(tmp_path, ended.pid)
+    if kind != "ended":
+        (tmp_path / PLAN).write_text("{") if kind == "damaged" else (tmp_path / PLAN).unlink()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert find_plan() is None and diverted_to_read("runs/mine") == "runs/mine"
+    assert [line for line in lines() if f"{VARIABLE} is {tmp_path}" in line and "unset it" in line]
+
+
+# ------------------------------------------------------------------ what is chosen and compared
+
+
+def events(epochs, steps, run="/run", inside=True, loss=0.5):
+    """What a run records."""
+    yield {
+        "event": "start",
+        "run": run,
+        "step": 0,
+        "epoch": 0,
+        "inside": inside,
+        "checkpoint": None,
+    }
+    for epoch in range(epochs):
+        for step in range(epoch * steps + 1, (epoch + 1) * steps + 1):
+            entry = {"run": run, "step": step, "epoch": epoch}
+            yield {"event": "step", "loss": loss.hex(), "tensors": 1, **entry}
+        yield {"event": "evaluation", "part": 1, **entry}
+        yield {"event": "epoch", **entry, "epoch": epoch + 1}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_moments_are_of_all_kinds_in_order_and_one_in_the_second_epoch(inside):
+    recorded = [*events(epochs=6, steps=10, inside=inside)]
+    for seed in range(20):
+        stops = _stops(recorded, 4, random.Random(seed))
+        kinds, _, steps, _ = zip(*stops)
+        assert {*kinds} == {"step", "evaluation", "epoch"} | ({"save"} if inside else set())
+        assert list(steps) == sorted(steps) and len({*steps}) == 4 and any(s <= 20 for s in steps)
+        assert 10 < steps[0] <= 20 and steps[-1] >= 45
+
+
+def test_first_step_that_differs_is_named_with_the_checkpoint_before_it():
+    unbroken = [*events(1, 5)]
+    resumed = {**unbroken[0], "checkpoint": "model_epoch0_step2"}
+    killed = [*unbroken[:4], resumed, unbroken[3], {**unbroken[4], "loss": (0.25).hex()}]
+    assert first_difference(unbroken, unbroken[:4] + unbroken[2:]) is None
+    assert first_difference(unbroken, killed) == (
+        "step 4 of /run, which had resumed from model_epoch0_step2: loss 0.5 unbroken, 0.25 now"
+    )
+
+
+def test_objects_that_were_not_restored_are_named():
+    one, other = (
+        [{"event": "objects", "run": "/run", "step": 3, "epoch": 0, "values": values}]
+        for values in ({"step.n": "3", "a": "1"}, {"step.n": "0", "a": "1"})
+    )
+    assert differing_objects(one, other) == ["step.n: 3 unbroken, 0 resumed"]
+    assert not differing_objects(one, one)
+
+
+def test_files_differ_but_for_times_and_paths(tmp_path):
+    for name, value in (("one", 0.5), ("other", 0.5)):
+        run = tmp_path / name / "runs/mine"
+        run.mkdir(parents=True)
+        (run / "config.yaml").touch()
+        result = {
+            "metrics": {"valid/loss": value},
+            "seconds": time.time(),
+            "path": f"{run}/figures",
+        }
+        (run / "result.json").write_text(json.dumps(result))
+        row = {"step": 1, "epoch": 0, "tag": "train/loss", "value": value, "time": time.time()}
+        (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert differing_files(one, other, "killed") == [] and witnessed(other) == []
+    witness = {"repeated": 3, "differing": [{"step": 1}], "not_compared": []}
+    (run / "result.json").write_text(json.dumps({**result, "witness": witness}))
+    assert witnessed(other) == ["the witness of /runs/mine: repeated 3, differing [{'step': 1}]"]
+    (run / "metrics.jsonl").write_text(json.dumps({**row, "value": 0.25}) + "\n")
+    expected = "/runs/mine, metrics.jsonl, step 1 train/loss: 0.5 unbroken, 0.25 killed"
+    assert differing_files(one, other, "killed") == [expected]
