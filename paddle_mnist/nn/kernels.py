@@ -624,6 +624,12 @@ def cross_entropy_loop(number: int) -> Loop:
 # ------------------------------------------------------------------ a batch
 
 
+def typed_intrinsic(function: Callable[..., Any]) -> Loop:
+    """Decorate a function that writes instructions; numba's decorator has no types."""
+    loop: Loop = intrinsic(function)
+    return loop
+
+
 def batch_loop(number: int) -> Loop:
     """Return a function of the losses and gradients of a batch, for each thread to call once.
 
@@ -657,7 +663,7 @@ def batch_loop(number: int) -> Loop:
     return run
 
 
-@intrinsic
+@typed_intrinsic
 def call_at(typing: Any, address: types.Integer, arguments: types.BaseTuple) -> tuple[Any, Any]:
     """Call a compiled function that returns nothing, by its address (`compiler.address_of`)."""
 
@@ -671,7 +677,7 @@ def call_at(typing: Any, address: types.Integer, arguments: types.BaseTuple) -> 
     return types.void(address, arguments), generate
 
 
-@intrinsic
+@typed_intrinsic
 def next_number(typing: Any, counter: types.Array) -> tuple[Any, Any]:
     """Return the number in `counter` [1], and add 1 to it, as one step for all threads."""
 
@@ -708,8 +714,7 @@ def add_products_loop(size: int) -> Loop:
         signature = types.void(sums, at, values, rows, places, shift, begin, end)
         return signature, lambda *generation: _generate(groups, *generation)
 
-    loop: Loop = intrinsic(unique(add_products))
-    return loop
+    return typed_intrinsic(unique(add_products))
 
 
 def _groups(size: int) -> list[list[tuple[int, int]]]:
@@ -800,8 +805,7 @@ def append_loop(count: int, step: int, has_winners: bool) -> Loop:
         kinds = (source, at, skipped, winners, won, winner, places, values, end, place)
         return end(*kinds), lambda *given: _append(count, step, has_winners, *given)
 
-    loop: Loop = intrinsic(unique(append))
-    return loop
+    return typed_intrinsic(unique(append))
 
 
 def _append(

@@ -77,6 +77,6 @@ def diverted_to_read(name: str) -> str:
     """
     if plan := find_plan():
         path = plan.diverted(name)
-        if path.exists() or any((one / "config.yaml").exists() for one in path.parents[:2]):
+        if path.exists() or any((folder / "config.yaml").exists() for folder in path.parents[:2]):
             return str(path)
     return name
