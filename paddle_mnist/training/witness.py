@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.run import Repeats
-from paddle_mnist.errors import (
-    OutputError,
-    PeerError,
-    RepeatedStepError,
-    RunLockedError,
-    StoppedError,
-    listed,
-)
+from paddle_mnist.errors import OutputError, PaddleMnistError, RepeatedStepError, listed
 from paddle_mnist.interfaces import Writer
 from paddle_mnist.metrics.writers import LEARNING_RATE
 from paddle_mnist.system.environment import processor_name
@@ -50,7 +43,6 @@ _CHECK = struct.Struct("<I")  # the checksum of the record
 _SIZE, _KEY = _RECORD.size + _CHECK.size, 12  # bytes of a record; of its step and name
 _STEP = 0  # the name of a step's record; an evaluation's is the checksum of a tag
 _STEP_VALUES = ("loss", "learning rate", "checksum of the buffers")
-_OUTER_ERRORS = (StoppedError, RepeatedStepError, OutputError, RunLockedError, PeerError)
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
 
@@ -149,7 +141,7 @@ class FileWitness(Witness):
 
     def after_error(self, step: int, error: BaseException) -> None:
         is_known = _RECORD.pack(step, _STEP, 0.0, 0.0, 0)[:_KEY] in self._earlier
-        if is_known and isinstance(error, Exception) and not isinstance(error, _OUTER_ERRORS):
+        if is_known and isinstance(error, Exception) and not isinstance(error, PaddleMnistError):
             log.warning(
                 "step %d fails, but the interrupted run had computed it; unless the error has "
                 "another cause, %s does not restore all that the step depends on, and the result "

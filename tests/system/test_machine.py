@@ -42,26 +42,35 @@ def test_auto_keeps_to_the_limit_of_the_environment(monkeypatch):
 # ------------------------------------------------------------------ devices of plugins
 
 
-@pytest.mark.slow
-def test_device_of_a_plugin_trains_resumes_and_infers(tmp_path, tiny):
-    """Paddle loads one that offers "npu", twice, in the memory of the host."""
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a command, or a script, in a Python that has a plugin.
+
+    Paddle loads one that offers "npu", twice, in the memory of the host.
+    """
     if not (compiler := shutil.which("g++")):
         pytest.skip("needs g++")
     headers = Path(paddle.__file__).parent / "include"
     flags = ["-std=c++17", "-shared", "-fPIC", f"-I{headers}", "-o", tmp_path / "libnpu.so"]
     subprocess.run([compiler, *flags, ROOT / "tests/custom_device.cc"], check=True)
+    paths = {"CUSTOM_DEVICE_ROOT": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
 
-    def run(arguments, code=0):
+    def run_python(arguments, code=0, program=("-m", "paddle_mnist")):
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "paddle_mnist", *arguments.split()],
+            [sys.executable, "-W", "ignore", *program, *arguments.split()],
             cwd=tmp_path,
-            env={**os.environ, "CUSTOM_DEVICE_ROOT": str(tmp_path), "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **paths},
             capture_output=True,
             text=True,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    return run_python
+
+
+@pytest.mark.slow
+def test_device_of_a_plugin_trains_resumes_and_infers(run, tmp_path, tiny):
     train = f"train --data {tiny} --figures false --visualdl false --device npu:1 --output run"
     run(f"{train} --epochs 1")
     assert "resuming after step" in run(f"{train} --epochs 2 --override epochs")
@@ -73,6 +82,24 @@ def test_device_of_a_plugin_trains_resumes_and_infers(tmp_path, tiny):
     assert "expected auto, cpu, npu:N: the installed Paddle is built for cpu, npu" in run(
         f"{read} npu:x", code=5
     )
+
+
+KILLED = """
+from fit_rows import ProgramError, StopsAt, stop, train
+
+options = {"metrics": None, "valid": None, "save_on_exception": False, "save_every_epochs": 0}
+options |= {"save_every_steps": 4, "device": "npu:0", "log_every": 1}
+try:
+    train("SGD with clipping", "run", callbacks=[StopsAt(8, stop)], **options)
+except ProgramError:
+    train("SGD with clipping", "run", **options)
+"""
+
+
+@pytest.mark.slow
+def test_device_of_a_plugin_is_not_waited_for_to_compare_repeated_steps(run):
+    words = "interrupted once; 3 repeated log lines agree; only log lines are compared"
+    assert words in run("", program=("-c", KILLED))
 
 
 # ------------------------------------------------------------------ without POSIX
