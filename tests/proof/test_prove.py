@@ -24,6 +24,7 @@ from paddle_mnist.proof.compare import (
 from paddle_mnist.proof.prove import _stops, prove
 from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan
 
+pytestmark = pytest.mark.timeout(900)  # a busy machine takes long to import Paddle
 PROGRAM = Path(__file__).with_name("programs.py")
 
 
