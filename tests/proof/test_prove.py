@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from paddle_mnist.checkpoint.names import find_pair, find_run, newest_run
 from paddle_mnist.commands.prove import main
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.proof.compare import (
@@ -23,6 +24,7 @@ from paddle_mnist.proof.compare import (
 from paddle_mnist.proof.prove import _stops, prove
 from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan
 
+pytestmark = pytest.mark.timeout(900)  # a busy machine takes long to import Paddle
 PROGRAM = Path(__file__).with_name("programs.py")
 
 
@@ -197,6 +199,10 @@ def test_paths_of_a_program_lead_to_the_scratch_folder(tmp_path, monkeypatch):
     )
     assert diverted_to_read("runs") == str(run.parent)  # for the newest run
     assert diverted_to_read("runs/other") == "runs/other"
+    assert find_run("runs/mine").path == run and newest_run() is None
+    for suffix in (".pdparams", ".pdopt"):
+        (run / f"net_epoch0{suffix}").touch()
+    assert find_pair("runs/mine/net_epoch0.pdparams") == run / "net_epoch0"
 
 
 @pytest.mark.parametrize("kind", ["ended", "missing", "damaged"])
