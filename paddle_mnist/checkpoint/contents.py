@@ -6,7 +6,15 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
+from paddle_mnist.checkpoint.manifest import (
+    EXTRA,
+    FORMAT,
+    LATER_FORMAT,
+    OPTIMIZER,
+    PARAMS,
+    TRAINING,
+    Checkpoint,
+)
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
 from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
@@ -30,6 +38,7 @@ def optimizer_entries(
     """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
     parameters = extra.parameters if extra else dict(model.named_parameters())
     return {
+        "format": LATER_FORMAT if extra and extra.is_later else FORMAT,
         "names": {name: parameter.name for name, parameter in parameters.items()},
         "optimizer": type(optimizer).__name__,
         "optimizer_parameters": parameters_with_state(optimizer, parameters),
@@ -161,6 +170,6 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
     """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
     if checkpoint is None or not checkpoint.has_file(EXTRA):
         return None
-    saved = unpack(checkpoint.load(EXTRA), None, checkpoint.path.with_suffix(EXTRA))
+    saved = unpack(checkpoint.load(EXTRA), None, checkpoint.path.with_suffix(EXTRA), None)
     state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
     return state

@@ -106,8 +106,8 @@ class CheckpointStore:
             for file in pending:
                 file.publish()
         manifest = {
-            **extra_entries,
             "format": FORMAT,
+            **extra_entries,
             "files": entries,
             "state": state.as_dict(),
             "saved_at": time.time(),

@@ -67,7 +67,7 @@ def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     mapped = np.memmap(tmp_path / "file", "int8", "w+", shape=3)
     factory = collections.defaultdict(lambda: 1)
     assert not any(
-        map(is_plain, (local(1), mapped, factory, np.array([None]), [[[[[[[[[1]]]]]]]]]))
+        map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
     )
 
 
