@@ -289,13 +289,15 @@ class ExtraState:
         Plain data is saved as a whole, at this path. A restarted program has the places of the
         beginning, and a resume restores no other ones.
         """
+        found = None
         for length in range(2, len(path) + 1):
-            part = path[:length]
-            if any(may_be_put(known.places(), part) for known in self._beginnings):
-                value = find(self.roots, part)
-                if value is not ABSENT and self._is_plain(value):
-                    return part
-        return None
+            part, value = path[:length], find(self.roots, path[:length])
+            if isinstance(value, types.FunctionType) and length < len(path):
+                found = None  # to save a function does not save what it holds
+            elif found is None and value is not ABSENT and self._is_plain(value):
+                is_put = any(may_be_put(known.places(), part) for known in self._beginnings)
+                found = part if is_put else None
+        return found
 
     def log_unsaved(self, paths: Iterable[ObjectPath]) -> None:
         """Warn once of changes that cannot be saved.
@@ -348,11 +350,15 @@ class ExtraState:
 
     def _is_later(self, path: ObjectPath) -> bool:
         """Return whether version 1.0 did not restore a value at a path."""
-        parent, (_, name) = find(self.roots, path[:-1]), path[-1]
-        if isinstance(parent, nn.Layer) and not is_registered(parent, path[-1]):
-            is_hidden = name.startswith("_") and type(parent).__module__.startswith("paddle.")
-            return is_hidden or name == "training"
-        return is_tensor(parent) or isinstance(parent, np.ndarray)
+        for length in range(1, len(path)):
+            parent, (_, name) = find(self.roots, path[:length]), path[length]
+            if is_tensor(parent) or isinstance(parent, np.ndarray):
+                return True
+            if isinstance(parent, nn.Layer) and not is_registered(parent, path[length]):
+                is_paddles = type(parent).__module__.startswith("paddle.")
+                if name == "training" or (is_paddles and str(name).startswith("_")):
+                    return True
+        return False
 
     # ------------------------------------------------------------ between two whole steps
 
@@ -641,7 +647,9 @@ def is_made_by_paddle(path: ObjectPath, value: Any) -> bool:
     """Return whether a value is a hook of a library, or a function that `to_static` has put."""
     kind, name = path[-1]
     if kind == "hook":
-        return not is_users(getattr(value, "__module__", type(value).__module__))
+        return value is not ABSENT and not is_users(
+            getattr(value, "__module__", type(value).__module__)
+        )
     is_method = isinstance(value, types.MethodType)
     is_own = is_method and getattr(type(value.__self__), str(name), None) is value.__func__
     return is_own or type(value).__module__.startswith("paddle.jit")

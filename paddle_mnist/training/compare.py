@@ -115,9 +115,12 @@ def check_config_unchanged(
 def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
     """Return whether an epoch has another number of steps than in the checkpoint's run.
 
-    False if the number is unknown. No override makes up for it: the position would be another.
+    False if the number is unknown, and for data that resume from the end of an epoch, which may
+    have any. No override makes up for it: the position would be another.
     """
     state, steps = checkpoint.state, training.loader.steps_per_epoch
+    if not training.loader.resumes_inside_epochs:
+        return False
     return steps is not None and state.step != state.epoch * steps + state.position
 
 
