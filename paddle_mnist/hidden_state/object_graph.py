@@ -240,7 +240,7 @@ def assign(value: Any, edge: Edge, new: Any) -> None:
     else:
         # The dictionary itself: a Layer's __setattr__ would register a tensor.
         if kind == "item":
-            namespace = value.flat if isinstance(value, np.ndarray) else value
+            namespace: Any = value.flat if isinstance(value, np.ndarray) else value
         elif kind == "default":
             namespace = value.__kwdefaults__
         elif kind == "global":

@@ -29,6 +29,7 @@ from paddle_mnist.hidden_state.plain_data import (
     is_mutable,
     is_namedtuple,
     is_record_class,
+    mask_of,
     name_of,
     set_attributes,
     set_generator_state,
@@ -131,7 +132,7 @@ class _Packer:
             self.places[id(value)] = len(self.containers)
             self.containers.append(value)
         if isinstance(value, np.ma.MaskedArray):
-            numbers = [self.number(value.data), self.number(np.ma.getmaskarray(value))]
+            numbers = [self.number(value.data), self.number(mask_of(value))]
             return self.later("masked", numbers)
         if isinstance(value, np.ndarray) and value.dtype != object:
             content = np.frombuffer(value.tobytes(), np.uint8)
@@ -271,7 +272,8 @@ class _Unpacker:
                 raise TypeError(f"{item[0]!r:.60} is no dtype of numbers")
             return np.ndarray(item[1], dtype, bytearray(content))
         if kind == "masked":
-            return np.ma.MaskedArray(*(np.array(self.packed[str(number)]) for number in item))
+            values, mask = (np.array(self.packed[str(number)]) for number in item)
+            return np.ma.MaskedArray(values, mask)  # type: ignore[no-untyped-call]
         if kind == "objects":
             values = np.empty(item[0], object)
             for number, node in enumerate(item[1]):

@@ -82,7 +82,7 @@ def is_plain(
     if kind is np.ma.MaskedArray and not value.dtype.hasobject:
         return value.dtype.kind in "biufc" and value._fill_value is None and not value.hardmask
     if kind is np.ndarray and not value.dtype.hasobject:
-        return dtype_of(spelled_dtype(value.dtype)) == value.dtype
+        return bool(dtype_of(spelled_dtype(value.dtype)) == value.dtype)
     if is_tensor(value):
         return id(value) not in known and value.is_dense() and value._is_initialized()
     if kind in (*SCALARS, *GENERATORS, *BUFFERS):
@@ -197,7 +197,7 @@ def can_replace(current: Any, new: Any) -> bool:
     if isinstance(current, GENERATORS):
         return bits_of(current) == bits_of(new)
     if isinstance(current, collections.deque):
-        return current.maxlen == new.maxlen
+        return bool(current.maxlen == new.maxlen)
     return typecode(current) == typecode(new)
 
 
@@ -275,7 +275,7 @@ def equal(value: Any, other: Any) -> bool:
     if type(value) is not type(other):
         return False
     if isinstance(value, np.ma.MaskedArray):
-        masks = np.ma.getmaskarray(value), np.ma.getmaskarray(other)
+        masks = mask_of(value), mask_of(other)
         return equal(*masks) and equal(value.data, other.data)
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return value.shape == other.shape and equal(value.ravel().tolist(), other.ravel().tolist())
@@ -300,7 +300,7 @@ def add_to_digest(digest: Any, value: Any) -> None:
         value = generator_state(value)
     digest.update(type(value).__name__.encode())
     if isinstance(value, np.ma.MaskedArray):
-        value = [value.filled(0), np.ma.getmaskarray(value)]
+        value = [value.filled(0), mask_of(value)]
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         value = value.ravel().tolist()
     if isinstance(value, np.ndarray) or is_tensor(value):
@@ -329,6 +329,12 @@ def digest_of(value: Any) -> str:
     digest = hashlib.sha256()
     add_to_digest(digest, value)
     return digest.hexdigest()
+
+
+def mask_of(array: Any) -> np.ndarray:
+    """Return the mask of a masked array."""
+    mask: np.ndarray = np.ma.getmaskarray(array)  # type: ignore[no-untyped-call]
+    return mask
 
 
 def typecode(buffer: Any) -> str:
@@ -365,7 +371,8 @@ def generator_state(generator: Any) -> Any:
 def set_generator_state(generator: Any, state: Any) -> None:
     """Set the state of a generator that `generator_state` returned."""
     if isinstance(generator, np.random.SeedSequence):
-        generator.__setstate__(np.random.SeedSequence(**state).__reduce__()[2])
+        as_saved: Any = np.random.SeedSequence(**state).__reduce__()
+        generator.__setstate__(as_saved[2])  # type: ignore[attr-defined]  # one of Cython's
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state  # ignores other entries
         if SEEDS in state:  # not saved by version 1.0
@@ -377,7 +384,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 
 def _seeds(generator: np.random.Generator) -> Any:
-    bits = generator.bit_generator
+    bits: Any = generator.bit_generator
     return getattr(bits, "seed_seq", None) or bits._seed_seq  # before NumPy 1.25
 
 

@@ -41,8 +41,10 @@ EVAL_EVERY = ("eval_every_epochs", "eval_every_steps")  # only count for some ca
 # versions, a new metric is just evaluated, and a loader has a batch size of its own.
 OPTIONAL = ("optimizer", "schedule", "metrics", *EVAL_EVERY, BATCH_SIZE)
 # If one of these has changed, the first batch is another one.
-OF_BATCHES = ("data", "batch_size", "accumulate", "grad_shards", "seed", "shuffle", "order")
-OF_BATCHES += ("collate_fn", "drop_last", f"{CODE}.data")
+OF_BATCHES = (
+    *("data", "batch_size", "accumulate", "grad_shards", "seed", "shuffle", "order"),
+    *("collate_fn", "drop_last", f"{CODE}.data"),
+)
 # So are the first batch, and arrays that functions name, whose code may be other code now.
 STARTS_OF_OPTIONAL = (
     f"data.{FIRST_BATCH}",

@@ -13,6 +13,7 @@ import paddle
 import pytest
 from paddle import nn
 
+from paddle_mnist.checkpoint.manifest import EXTRA, LATER_FORMAT, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
@@ -236,6 +237,10 @@ def gelu():
     return 2
 
 
+def half():
+    return 0.5
+
+
 class Elsewhere:
     """A class that the program below does not hold."""
 
@@ -243,6 +248,7 @@ class Elsewhere:
 def stateful():
     """Return extra state of a program that holds `Mode`, `Sample` and `gelu`."""
     step.mode, step.samples, step.function = Mode.SLOW, [Sample(np.zeros(1))], gelu
+    step.others = [half]
     model = Net()
     optimizer = Own(0.1, parameters=model.parameters())
     return ExtraState(model, optimizer, {"model": model, "step": step}, named={}, optional={})
@@ -309,3 +315,20 @@ def test_file_with_values_by_name_is_readable_by_paddle(held_state, tmp_path):
     another = stateful()
     another.load_values(another.unpacked(packed, path))
     assert step.mode is Mode.FAST and equal(step.samples[0].points, np.ones(2))
+
+
+def change(state):
+    """Change what format 5 is for."""
+    step.mode, step.samples, step.function = Mode.FAST, [Sample(np.ones(2), 2.0)], half
+    state.roots["model"].body.weight.need_clip = False
+
+
+def test_checkpoint_of_format_5_restores(held_state):
+    """`golden/format-5` is what `change` left under Paddle 3.3.1. Never replace it."""
+    checkpoint = read_manifest(Path(__file__).parents[1] / "golden/format-5/model_epoch0.json")
+    assert checkpoint.manifest["format"] == LATER_FORMAT
+    checkpoint.verify()
+    held_state.load_values(held_state.unpacked(checkpoint.load(EXTRA), checkpoint.path))
+    assert step.mode is Mode.FAST and step.function is half
+    assert equal(step.samples[0].points, np.ones(2)) and step.samples[0].reward == 2.0
+    assert not held_state.roots["model"].body.weight.need_clip
