@@ -6,6 +6,8 @@ objects again, as a new process does.
 
 import array
 import collections
+import dataclasses
+import enum
 import functools
 import random
 from collections.abc import Callable
@@ -101,6 +103,54 @@ class Slotted:
         self.total += 1
 
 
+class Episodes:
+    """The newest list is also the last of all."""
+
+    def __init__(self):
+        self.all, self.newest = [], []
+
+    def count(self):
+        if len(self.newest) % 3 == 0:
+            self.newest = []
+            self.all.append(self.newest)
+        self.newest.append(1 + len(self.all))
+
+
+@dataclasses.dataclass
+class Record:
+    points: np.ndarray
+    reward: float
+
+
+Phase = enum.Enum("Phase", [f"NUMBER_{number}" for number in range(500)])
+
+
+def half():
+    return 0.5
+
+
+def third():
+    return 0.3
+
+
+def append_record(value):
+    value.append(Record(np.full(2, 1.0 + len(value)), value[-1].reward + 1 if value else 0.5))
+
+
+def add_to_field(value):
+    value["count"] += 1
+
+
+def put_object(value):
+    value[1] = (1 + (value[1] or [0])[0], np.ones(2))
+
+
+def mask_next(value):
+    value = value.copy()
+    value[int(value.count()) % 3] = 0.3 + float(value.sum() or 0)
+    return value
+
+
 def numbers():
     yield from range(1, 500)
 
@@ -165,6 +215,32 @@ KINDS = {
     "set": Kind(set, lambda value: value.add(len(value)), len),
     "object": Kind(Inside, Inside.count, lambda value: value.total + value.seen[0]),
     "object with slots": Kind(Slotted, Slotted.count, lambda value: value.total),
+    "list in two places": Kind(Episodes, Episodes.count, lambda value: sum(map(sum, value.all))),
+    "member of an enumeration": Kind(
+        lambda: Phase.NUMBER_0, lambda value: Phase(value.value % 500 + 1), lambda v: v.value
+    ),
+    "function": Kind(
+        lambda: half, lambda value: third if value is half else half, lambda value: value()
+    ),
+    "deque of records": Kind(
+        lambda: collections.deque(maxlen=3),
+        append_record,
+        lambda value: sum(record.points[0] + record.reward for record in value),
+    ),
+    "array of objects": Kind(
+        lambda: np.array([0, None], object), put_object, lambda value: (value[1] or [0])[0]
+    ),
+    "structured array": Kind(
+        lambda: np.zeros(2, [("rate", "f4"), ("count", "i8")]),
+        add_to_field,
+        lambda value: value["count"].sum(),
+    ),
+    "masked array": Kind(lambda: np.ma.masked_all(3), mask_next, lambda value: value.sum() or 0),
+    "spawned generators": Kind(
+        lambda: np.random.default_rng(3),
+        lambda value: value.spawn(1) and None,
+        lambda value: value.bit_generator.seed_seq.n_children_spawned,
+    ),
     "iterator": Kind(lambda: iter(range(1, 500)), keep, next),
     "generator": Kind(numbers, keep, next),
 }

@@ -6,7 +6,15 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
+from paddle_mnist.checkpoint.manifest import (
+    EXTRA,
+    FORMAT,
+    LATER_FORMAT,
+    OPTIMIZER,
+    PARAMS,
+    TRAINING,
+    Checkpoint,
+)
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
@@ -27,6 +35,7 @@ def optimizer_entries(
     """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
     parameters = extra.parameters if extra else dict(model.named_parameters())
     return {
+        "format": LATER_FORMAT if extra and extra.is_later else FORMAT,
         "names": {name: parameter.name for name, parameter in parameters.items()},
         "optimizer": type(optimizer).__name__,
         "optimizer_parameters": parameters_with_state(optimizer, parameters),
@@ -108,3 +117,9 @@ def checkpoint_files(
     if extra and (packed := extra.packed()):
         files[EXTRA] = SavedState(packed)
     return files
+
+
+def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
+    """Return the extra state in a checkpoint. Raises CheckpointError."""
+    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
+    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))

@@ -25,7 +25,8 @@ from paddle_mnist.options import CountOrZero
 from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
 
-FORMAT = 4  # of the manifest
+# Of the manifest: 5 where version 1.0, which reads 4, would not read the extra state rightly.
+FORMAT, LATER_FORMAT = 4, 5
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
 EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_state`)
@@ -300,9 +301,9 @@ def name_of_checkpoint(name: str, state: TrainState) -> str:
 def new_manifest(state: TrainState, entries: Mapping[str, Any] = {}) -> Manifest:
     """Return the manifest of a state; a commit adds the files and the checksum.
 
-    entries: others, which do not replace those of the state. Raises DivergedError.
+    entries: others, such as a later format. Raises DivergedError.
     """
-    manifest = {**entries, "format": FORMAT, "state": state.as_dict(), "saved_at": time.time()}
+    manifest = {"format": FORMAT, **entries, "state": state.as_dict(), "saved_at": time.time()}
     return cast(Manifest, manifest)
 
 
@@ -332,9 +333,10 @@ def parse_manifest(path: Path, data: bytes) -> Checkpoint:
     """Return the checkpoint of a manifest that was read already. Raises as `read_manifest` does."""
     try:
         manifest: dict[str, Any] = parse_json(data, dict)
-        if manifest["format"] != FORMAT:
+        if manifest["format"] not in (FORMAT, LATER_FORMAT):
             raise CheckpointError(
-                f"{path}: format {manifest['format']!r:.40}; this version reads format {FORMAT}; "
+                f"{path}: format {manifest['format']!r:.40}; this version reads formats "
+                f"{FORMAT} and {LATER_FORMAT}; "
                 "move it out of quarantine/, and use the version of paddle_mnist that wrote it"
             )
         if manifest.get(CHECKSUM) != checksum(manifest):

@@ -1,6 +1,7 @@
 """Nested batches: tuples, lists and dicts of tensors; walked through, measured and described."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -8,7 +9,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, summary
-from paddle_mnist.system.arrays import own_memory
+from paddle_mnist.system.arrays import as_array, own_memory
 
 
 def rebuilt(like: Any, parts: Sequence[Any]) -> Any:
@@ -88,6 +89,25 @@ def explained(batch: Any, what: str, shapes: str = "the batch is") -> Iterator[N
         raise ConfigError(
             f"{what} fails with {summary(error)}; {shapes} {describe_batch(batch)}"
         ) from error
+
+
+def content_of(leaf: Any) -> bytes:
+    """Return bytes that identify a leaf of a sample, the same in every process.
+
+    Objects that are neither numbers nor strings count by their class.
+    """
+    array = as_array(leaf)
+    content = f"{array.dtype} {array.shape}".encode()
+    if not array.dtype.hasobject:
+        return content + np.ascontiguousarray(array).tobytes()
+    if isinstance(leaf, np.ndarray):  # its bytes are addresses of objects
+        return content + b"".join(map(content_of, leaves(leaf.tolist())))
+    return content + type(leaf).__name__.encode()
+
+
+def hash_of_batch(batch: Any) -> str:
+    """Return a hash of the leaves of a batch."""
+    return hashlib.sha256(b"".join(map(content_of, leaves(batch)))).hexdigest()[:12]
 
 
 def describe_batch(batch: Any) -> str:

@@ -8,10 +8,12 @@ a checkpoint. A value that was saved once is saved in every later checkpoint.
 import collections
 import copy
 import logging
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -26,9 +28,9 @@ from paddle_mnist.hidden_state.object_graph import (
 )
 from paddle_mnist.hidden_state.object_paths import (
     find,
+    held_by,
     may_be_put,
     put,
-    shortest_plain_path,
     walk,
 )
 from paddle_mnist.hidden_state.optimizer_state import (
@@ -37,14 +39,16 @@ from paddle_mnist.hidden_state.optimizer_state import (
     optimizer_parameters,
     own_parameters,
 )
-from paddle_mnist.hidden_state.packing import copied, pack, unpack
+from paddle_mnist.hidden_state.packing import LATER, copied, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
+    DEFINED,
     GENERATORS,
     MOST_ITEMS,
     SCALARS,
     digest_of,
     is_plain,
+    is_record_class,
     nbytes,
 )
 from paddle_mnist.hidden_state.snapshot import (
@@ -52,8 +56,8 @@ from paddle_mnist.hidden_state.snapshot import (
     Change,
     Snapshot,
     data_snapshot,
-    is_iterator,
 )
+from paddle_mnist.nn.layers import own_gradient_hooks
 from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.arrays import is_tensor
@@ -61,6 +65,7 @@ from paddle_mnist.system.arrays import is_tensor
 log = logging.getLogger("paddle_mnist")
 
 LOSS = "loss"  # the root that is the loss
+COMPARED_ROOTS = ("model", LOSS, "step", "metrics", "collate_fn")
 DATA_ROOTS = ("train", "valid", "collate_fn")
 MOST_BYTES = 16 * 2**20  # of a value that only later steps change, not the first ones
 # Of what is copied in each step: bytes together, and items of a container of containers.
@@ -79,6 +84,7 @@ class ExtraState:
     saved: (attribute) the paths of values that every later checkpoint saves.
     left_out: (attribute) the `identity` of paths whose values no checkpoint saves.
     logged: (attribute) the `identity` of paths that the log has named as not saved.
+    is_later: (attribute) whether version 1.0 would not read the newest state rightly.
     parameters: (attribute) the parameters that the optimizer may have, by structured name: the
         model's, and those of a loss that is a layer, such as "loss/centers"; and `optimized`.
     optimized: (attribute) its other parameters, such as those of objects that step uses, by names
@@ -121,6 +127,8 @@ class ExtraState:
         self.optimizers: dict[ObjectPath, paddle.optimizer.Optimizer] = {}
         self.logged: set[str] = set()
         self._was_frozen = self._frozen()
+        self.is_later = False
+        self._probes: collections.Counter[str] = collections.Counter()
         self._find_optimizers()
         self._beginnings = [
             Snapshot(
@@ -132,6 +140,29 @@ class ExtraState:
             ),
             data_snapshot(self.data),
         ]
+        self._hold()
+        self._hooks = self._count_hooks()
+        self._dtype = paddle.get_default_dtype()
+
+    def _hold(self) -> None:
+        """Note what is in the beginning: definitions that files may name, and objects to keep."""
+        places = [place for beginning in self._beginnings for place in beginning.places().values()]
+        self.held = held_by(places)
+        objects = [p.value for p in places if is_record_class(type(p.value), self.held)]
+        self._apart = self.known | set(map(id, objects))  # which the beginning keeps alive
+
+    def _count_hooks(self) -> dict[str, int]:
+        """Count how often hooks of gradients were registered, except by this package, by name."""
+        counts = {}
+        for name, parameter in self.parameters.items():
+            if not parameter.stop_gradient:
+                probe = parameter.register_hook(lambda gradient: gradient)
+                probe.remove()
+                self._probes[name] += 1
+                counts[name] = (
+                    probe._hook_id + 1 - self._probes[name] - own_gradient_hooks[id(parameter)]
+                )
+        return counts
 
     def _find_optimizers(self) -> None:
         self.optimizers = {
@@ -162,9 +193,10 @@ class ExtraState:
         for beginning in self._beginnings:
             before = {*beginning.places()} - changed
             beginning.extend()
+            self._hold()
             created = beginning.places().keys() - before if saves else ()
             for path in sorted(created, key=describe_path):
-                saved_path = shortest_plain_path(self.roots, path, self.known)
+                saved_path = self._plain_path(path)
                 if saved_path and isinstance(find(self.roots, path), ARRAYS):
                     self.saved[saved_path] = None
 
@@ -201,7 +233,7 @@ class ExtraState:
     def changed(self, changes: Iterable[Change]) -> tuple[dict[ObjectPath, Any], list[ObjectPath]]:
         """Return the plain values that have changed, and the paths of other changes.
 
-        A change inside plain data counts as a change of the whole (`shortest_plain_path`).
+        A change inside plain data counts as a change of the whole (`_plain_path`).
         """
         numbers = schedule_numbers(self.optimizer, finite=True)
         values: dict[ObjectPath, Any] = {}
@@ -212,7 +244,7 @@ class ExtraState:
                 continue  # another change in the same value
             if path[0][1] == "schedule" and _is_in(numbers, path[1:]):
                 continue  # the manifest has it
-            saved_path = shortest_plain_path(self.roots, path, self.known)
+            saved_path = self._plain_path(path)
             if saved_path is None:
                 others[path] = None
             else:
@@ -226,44 +258,61 @@ class ExtraState:
         optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, others = self.changed(changes)
-        others += [path for path in self.saved if not self._is_plain(find(self.roots, path))]
+        present = {path: find(self.roots, path) for path in self.saved}
+        others += [  # not those that are a tensor of a layer again
+            path for path, v in present.items() if not (self._is_plain(v) or id(v) in self.known)
+        ]
         new = {
             path: value
             for path, value in changed.items()
             if path not in self.saved and identity(path) not in self.left_out
         }
-        # A restarted program has these places, and a resume restores no other ones.
-        places = [beginning.places() for beginning in self._beginnings] if new else []
         for path, value in new.items():
-            is_large = has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path)
-            if is_large or not any(may_be_put(known, path) for known in places):
+            if has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path):
                 others.append(path)
             else:
                 self.saved[path] = None
-        return others
+        hooks = self._count_hooks().items()
+        unseen = [
+            f"a gradient hook of {name}"
+            for name, count in hooks
+            if count > self._hooks.get(name, count)
+        ]
+        if paddle.get_default_dtype() != self._dtype:
+            unseen.append("paddle.get_default_dtype()")
+        return others + [(("root", name),) for name in unseen]
+
+    def _plain_path(self, path: ObjectPath) -> Optional[ObjectPath]:
+        """Return the shortest beginning of a path that leads to plain data; None if there is none.
+
+        Plain data is saved as a whole, at this path. A restarted program has the places of the
+        beginning, and a resume restores no other ones.
+        """
+        found = None
+        for length in range(2, len(path) + 1):
+            part, value = path[:length], find(self.roots, path[:length])
+            if isinstance(value, types.FunctionType) and length < len(path):
+                found = None  # to save a function does not save what it holds
+            elif found is None and value is not ABSENT and self._is_plain(value):
+                is_put = any(may_be_put(known.places(), part) for known in self._beginnings)
+                found = part if is_put else None
+        return found
 
     def log_unsaved(self, paths: Iterable[ObjectPath]) -> None:
-        """Log once which changes cannot be saved; warn of those on which later steps depend."""
+        """Warn once of changes that cannot be saved.
+
+        What data keep is only logged, unless it computes samples: these depend on nothing else,
+        since the first ones were read twice.
+        """
         acting: list[str] = []
         others: list[str] = []
         for path in paths:
             name, value = identity(path), find(self.roots, path)
-            is_ours = path[-1][0] == "hook" and not is_users(
-                getattr(value, "__module__", type(value).__module__)
-            )  # such as the hooks of a watch
-            if is_ours or name in self.logged or name in self.left_out:
+            if name in self.logged or name in self.left_out or is_made_by_paddle(path, value):
                 continue
             self.logged.add(name)
-            if (
-                isinstance(value, (nn.Layer, paddle.optimizer.Optimizer))  # created late
-                or (path[0][1] in DATA_ROOTS and callable(value))  # such as a transform
-                or path[0][1] in ("optimizer", "schedule")
-                or (is_iterator(value) and path[0][1] not in DATA_ROOTS)
-                or (self._is_plain(value) and nbytes(value) <= MOST_BYTES)  # instead of an object
-            ):
-                acting.append(describe_path(path))
-            else:
-                others.append(describe_path(path))
+            is_kept = path[0][1] in DATA_ROOTS and not (callable(value) or self._is_plain(value))
+            (others if is_kept else acting).append(describe_path(path))
         if acting:
             log.warning(
                 "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
@@ -289,12 +338,26 @@ class ExtraState:
 
     def packed(self) -> dict[str, Any]:
         """Return the state in a form that `paddle.save` can write; {} if there is no state."""
-        contents = self.contents()
+        contents, self.is_later = self.contents(), False
         if self._frozen() == self._was_frozen and not any(
             contents[kind] for kind in ("named", "optimizers", "values")
         ):
             return {}
-        return pack(contents, self.parameters)
+        packed = pack(contents, self.parameters)
+        self.is_later = packed.pop(LATER) or any(map(self._is_later, self.saved))
+        return packed
+
+    def _is_later(self, path: ObjectPath) -> bool:
+        """Return whether version 1.0 did not restore a value at a path."""
+        for length in range(1, len(path)):
+            parent, (_, name) = find(self.roots, path[:length]), path[length]
+            if is_tensor(parent) or isinstance(parent, np.ndarray):
+                return True
+            if isinstance(parent, nn.Layer) and not is_registered(parent, path[length]):
+                is_paddles = type(parent).__module__.startswith("paddle.")
+                if name == "training" or (is_paddles and str(name).startswith("_")):
+                    return True
+        return False
 
     # ------------------------------------------------------------ between two whole steps
 
@@ -330,17 +393,22 @@ class ExtraState:
             if not isinstance(part, nn.Layer)
         }
         frozen = self._frozen()
+        if self.is_later:  # together, so that what is in two of them stays one object
+            small = {p: find(self.roots, p) for p, v in values.items() if v is not _NOT_KEPT}
+            small = {path: value for path, value in small.items() if value is not ABSENT}
+            values.update(zip(small, copied([*small.values()], self.held)))
 
         def put_back(may_have_changed: bool) -> list[str]:
             for name, state in states.items():
                 if state is not _NOT_KEPT and may_have_changed:
                     set_state(self.parts[name], state, name)
             for path, value in values.items():
-                if value is ABSENT:
-                    if find(self.roots, path) is not ABSENT:
-                        assign(find(self.roots, path[:-1]), path[-1], ABSENT)
-                elif value is not _NOT_KEPT:
-                    put(self.roots, path, value)
+                if value is ABSENT and find(self.roots, path) is not ABSENT:
+                    assign(find(self.roots, path[:-1]), path[-1], ABSENT)
+            put(
+                self.roots,
+                [(p, v) for p, v in values.items() if v is not ABSENT and v is not _NOT_KEPT],
+            )
             for name, is_frozen in frozen.items():
                 self.parameters[name].stop_gradient = is_frozen
             if not may_have_changed:
@@ -357,9 +425,9 @@ class ExtraState:
 
     def _kept_value(self, value: Any, room: list[int]) -> Any:
         """Return a copy of a value, or `_NOT_KEPT`. room: the bytes that are left for copies."""
-        if value is ABSENT or type(value) in SCALARS:
+        if value is ABSENT or type(value) in SCALARS or isinstance(value, DEFINED):
             return value
-        if isinstance(value, GENERATORS):
+        if isinstance(value, GENERATORS) and not isinstance(value, np.random.Generator):
             return copy.deepcopy(value)
         if type(value) in (list, dict, collections.deque):
             items = value.values() if isinstance(value, dict) else value
@@ -373,7 +441,23 @@ class ExtraState:
         if not self._is_plain(value) or nbytes(value) > room[0]:
             return _NOT_KEPT
         room[0] -= nbytes(value)
-        return copied(value)
+        return copied(value, self.held)
+
+    def arrays(self) -> dict[ObjectPath, str]:
+        """Return hashes of the arrays and tensors that the net, the loss, ... had at first.
+
+        Without those that the checkpoints hold anyway, and those of more than `MOST_BYTES`.
+        """
+        places = [place for beginning in self._beginnings for place in beginning.places().values()]
+        return {
+            place.path: digest_of(place.value)[:12]
+            for place in places
+            if place.path[0][1] in COMPARED_ROOTS
+            and isinstance(place.value, (np.ndarray, paddle.Tensor))
+            and not (place.is_alias or place.is_internal)
+            and self._is_plain(place.value)
+            and nbytes(place.value) <= MOST_BYTES
+        }
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, except the optional ones."""
@@ -394,7 +478,7 @@ class ExtraState:
         packed: what `packed` returned. path: of the file, for errors. Raises CheckpointError.
         """
         empty: dict[str, Any] = {"named": {}, "optimizers": {}, "values": [], "frozen": {}}
-        contents = unpack(packed, self.parameters, path) if packed else empty
+        contents = unpack(packed, self.parameters, path, self.held) if packed else empty
         self._check(contents, path)
         return {"left": [], **contents, "path": path}
 
@@ -437,12 +521,13 @@ class ExtraState:
         for name, part in self.parts.items():
             if name in saved["named"] and is_own:
                 set_state(part, saved["named"][name], saved["path"])
-        self.saved, self.left_out = {}, {*saved["left"]}
+        self.left_out = {*saved["left"]}
         places = {
             place.path: place
             for roots, known in ((self.others, self.others_known), (self.data, self.known))
             for place in walk(roots, known)
         }
+        found = {}
         for packed, value in saved["values"]:
             path = self.unpacked_path(packed)
             root = path[0][1]
@@ -452,15 +537,15 @@ class ExtraState:
             if root == "callbacks" and places.get(path[:2]) is None:
                 log.info("%s does not exist now, so its value is not restored", describe_path(path))
                 continue
-            is_there = may_be_put(places, path) and put(self.roots, path, value)
-            if not is_there and not is_complete:
-                continue
-            if not is_there:
+            if may_be_put(places, path):
+                found[path] = value
+            elif is_complete:
                 raise CheckpointError(
                     f"{saved['path']}: holds a value for {describe_path(path)}, which does not "
                     "exist; expected the program that wrote the checkpoint"
                 )
-            self.saved[path] = None
+        put(self.roots, found.items())
+        self.saved = dict.fromkeys(found)
         for name, is_frozen in saved["frozen"].items() if is_own else ():
             self.parameters[name].stop_gradient = is_frozen
         for optimizer in (self.optimizer, *self.optimizers.values()):
@@ -491,7 +576,7 @@ class ExtraState:
             )
 
     def _is_plain(self, value: Any) -> bool:
-        return value is ABSENT or is_plain(value, self.known)
+        return value is ABSENT or is_plain(value, self._apart, self.held)
 
     def _values(self) -> dict[ObjectPath, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
@@ -547,6 +632,18 @@ class ExtraState:
             f"{path}: {'; '.join(differences)}; expected the same objects as in the run; or start "
             f"a new run: {WEIGHTS_ALONE}"
         )
+
+
+def is_made_by_paddle(path: ObjectPath, value: Any) -> bool:
+    """Return whether a value is a hook of a library, or a function that `to_static` has put."""
+    kind, name = path[-1]
+    if kind == "hook":
+        return value is not ABSENT and not is_users(
+            getattr(value, "__module__", type(value).__module__)
+        )
+    is_method = isinstance(value, types.MethodType)
+    is_own = is_method and getattr(type(value.__self__), str(name), None) is value.__func__
+    return is_own or type(value).__module__.startswith("paddle.jit")
 
 
 def _is_path(path: ObjectPath) -> bool:

@@ -19,11 +19,12 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.optimizer.lr import LRScheduler
 
-from paddle_mnist.hidden_state.plain_data import ABSENT, is_leaf
+from paddle_mnist.hidden_state.plain_data import ABSENT, attributes_of, is_leaf, slots_of
 from paddle_mnist.system.arrays import is_tensor
 
 # An edge from one value to another: its kind, and a name or number. The kinds are "attribute",
@@ -41,6 +42,8 @@ _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 _SEQUENCES = (list, tuple, collections.deque)
 # Attributes of Paddle's optimizers that their state_dict omits and that a step may change.
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
+# Attributes that Paddle's layers set when they are called, some by the device.
+OF_CALLS = ("_use_cudnn", "could_use_cudnn", "_op_type", "_device")
 # Parts of Paddle whose objects may hold the user's objects, or count.
 _ENTERED = (
     "paddle.io",
@@ -73,10 +76,17 @@ def identity(path: ObjectPath) -> str:
 
 def edges(value: Any) -> Iterator[Edge]:
     """Yield the edges to all values that a value holds directly."""
-    if is_leaf(value):
+    if is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`
+        own = getattr(value, "__dict__", ())
+        yield from (("attribute", name) for name in own if not name.startswith("_"))
+    elif isinstance(value, enum.Enum):
+        yield "part", "__class__"
+    if is_leaf(value) or isinstance(value, enum.Enum):
         return
     if isinstance(value, dict):
         yield from (("item", key) for key in list(value))
+    elif isinstance(value, np.ndarray):  # of objects
+        yield from (("item", number) for number in range(value.size))
     elif isinstance(value, _SEQUENCES):
         yield from (("item", number) for number in range(len(value)))
     elif isinstance(value, types.MethodType):
@@ -116,7 +126,7 @@ def own_edges(value: Any) -> Iterator[Edge]:
         kept = _internals(nn.Layer) - {"training"}
         yield from (("attribute", name) for name in list(vars(value)) if name not in kept)
     elif is_entered(value):
-        names = dict.fromkeys([*getattr(value, "__dict__", ()), *_slots(value)])
+        names = [*attributes_of(value)]
         opened = _opened_by_bases(type(value))
         own = [name for name in names if name not in opened]
         yield from (("attribute", name) for name in own)
@@ -192,7 +202,9 @@ def child(value: Any, edge: Edge) -> Any:
     kind, key = edge
     try:
         if kind == "item":  # not by the `__getitem__` of a subclass, which may change it
-            return dict.get(value, key, ABSENT) if isinstance(value, dict) else value[key]
+            if isinstance(value, dict):
+                return dict.get(value, key, ABSENT)
+            return value.flat[key] if isinstance(value, np.ndarray) else value[key]
         if kind == "hook":
             return list(getattr(value, key[0]).values())[key[1]]
         if kind == "variable":
@@ -223,12 +235,12 @@ def assign(value: Any, edge: Edge, new: Any) -> None:
             del cell.cell_contents
     elif kind == "default" and key not in (value.__kwdefaults__ or {}):
         value.__defaults__ = tuple({**_positional_defaults(value), key: new}.values())
-    elif kind == "attribute" and (isinstance(value, type) or key in _slots(value)):
+    elif kind == "attribute" and (isinstance(value, type) or key in slots_of(type(value))):
         delattr(value, key) if new is ABSENT else setattr(value, key, new)
     else:
         # The dictionary itself: a Layer's __setattr__ would register a tensor.
         if kind == "item":
-            namespace = value
+            namespace: Any = value.flat if isinstance(value, np.ndarray) else value
         elif kind == "default":
             namespace = value.__kwdefaults__
         elif kind == "global":
@@ -273,15 +285,6 @@ def _defaults(function: Any) -> dict[str, Any]:
     return {**_positional_defaults(function), **(function.__kwdefaults__ or {})}
 
 
-def _slots(value: Any) -> list[str]:
-    """Return the names of the attributes that an object has in slots."""
-    names: list[str] = []
-    for base in type(value).__mro__:
-        slots = vars(base).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else slots
-    return [name for name in names if name != "__dict__" and hasattr(value, name)]
-
-
 def is_entered(value: Any) -> bool:
     """Return whether the attributes of an object are examined."""
     kind = type(value)
@@ -301,8 +304,7 @@ def is_internal(value: Any, edge: Edge) -> bool:
         return False
     if isinstance(value, nn.Layer):
         is_paddles = type(value).__module__.startswith("paddle.")
-        is_hidden = is_paddles and name.startswith("_") and not is_registered(value, edge)
-        return name == "training" or is_hidden
+        return is_paddles and name in (*OF_CALLS, "_data_format")
     if isinstance(value, LRScheduler):
         return name in ("_var_name", "keys")
     if not isinstance(value, paddle.optimizer.Optimizer) or name in _OPEN:

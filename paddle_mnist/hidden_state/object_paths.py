@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -14,15 +14,22 @@ from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     BUFFERS,
     CONTAINERS,
+    DEFINED,
     GENERATORS,
     MOST_ITEMS,
     SCALARS,
     SETS,
-    is_plain,
+    can_replace,
+    is_mutable,
+    is_of_objects,
+    name_of,
+    relink,
     replace_in_place,
 )
+from paddle_mnist.system.arrays import is_tensor
 
-DATA = (*SCALARS, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
+DATA = (*SCALARS, *DEFINED, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
+MODE = ("attribute", "training")
 MOST_EDGES = 60  # on the path to a value
 
 Value = TypeVar("Value")
@@ -51,10 +58,11 @@ def walk(
 
     On other paths, it is an alias, and the values that it holds are not yielded again.
 
-    known: the ids of values not to enter. most_items: larger containers are not entered, and their
-    names are added to the list `skipped`.
+    known: the ids of values not to enter, except that the attributes of a tensor are yielded; the
+    modes of the model's layers are internal, since each epoch sets them. most_items: larger
+    containers are not entered, and their names are added to the list `skipped`.
     """
-    seen = set(known)
+    seen: set[int] = set()
     stack = [Place((("root", name),), value, False) for name, value in roots.items()]
     stack.reverse()
     # Internal values come last, so that a layer's weights are found in it, not in its optimizer.
@@ -64,16 +72,19 @@ def walk(
         value = place.value
         if value is ABSENT or isinstance(value, types.ModuleType):
             continue
-        if id(value) in seen:
+        if id(value) in known or id(value) in seen:
             yield place._replace(is_alias=True)
-            continue
-        if not isinstance(value, SCALARS):
+            if id(value) in seen or not is_tensor(value):
+                continue
             seen.add(id(value))
-        yield place
-        is_large = isinstance(value, (*CONTAINERS, *SETS)) and len(value) > most_items
+        else:
+            if not isinstance(value, SCALARS):
+                seen.add(id(value))
+            yield place
+        is_large = _length(value) > most_items
         if is_large or len(place.path) > MOST_EDGES:
             if skipped is not None:
-                size = f"{len(value)} items" if is_large else "deeply nested"
+                size = f"{_length(value)} items" if is_large else "deeply nested"
                 skipped.append(f"{describe_path(place.path)} ({size})")
             continue
         try:
@@ -81,7 +92,9 @@ def walk(
                 Place(
                     (*place.path, edge),
                     child(value, edge),
-                    place.is_internal or object_graph.is_internal(value, edge),
+                    place.is_internal
+                    or object_graph.is_internal(value, edge)
+                    or (edge == MODE and place.path[0][1] == "model"),
                 )
                 for edge in object_graph.edges(value)
             ]
@@ -89,6 +102,13 @@ def walk(
             continue
         for held in reversed(below):
             (internal if held.is_internal else stack).append(held)
+
+
+def _length(value: Any) -> int:
+    """Return the number of items of a container; 0 for anything else."""
+    if is_of_objects(value):
+        return int(value.size)
+    return len(value) if isinstance(value, (*CONTAINERS, *SETS)) else 0
 
 
 def find(roots: Mapping[str, Any], path: ObjectPath) -> Any:
@@ -106,44 +126,57 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
     parent = places.get(path[:-1])
     if len(path) < 2 or parent is None or not object_graph.can_be_replaced(path[-1]):
         return False
+    kind, key = path[-1]
     if path in places:
         place = places[path]
-        return not place.is_internal and isinstance(place.value, (*CONTAINERS, *DATA))
-    kind, key = path[-1]
+        # A function under its own name is a definition, and no value of a variable.
+        is_definition = getattr(place.value, "__name__", None) == str(key).rpartition(".")[2]
+        is_state = isinstance(place.value, (*CONTAINERS, *DATA))
+        return is_state and not (place.is_internal or is_definition)
     is_new_item = kind == "item" and isinstance(parent.value, dict)
     is_instance = object_graph.is_entered(parent.value) and not isinstance(parent.value, type)
     # The attribute of the instance would hide one of the class: that may be data, but not a method.
     hidden = getattr(type(parent.value), str(key), None)
-    hides_data = isinstance(hidden, (*DATA, functools.cached_property))
+    is_data = isinstance(hidden, (*DATA, functools.cached_property))
+    hides_data = is_data and not isinstance(hidden, types.FunctionType)
     is_public = not str(key).startswith("__")
     is_new_attribute = kind == "attribute" and is_instance and hides_data and is_public
     is_internal = parent.is_internal or object_graph.is_internal(parent.value, path[-1])
     return not is_internal and (is_new_item or is_new_attribute)
 
 
-def put(roots: Mapping[str, Any], path: ObjectPath, new: Any) -> bool:
-    """Put plain data at a path; return False if the object that holds it is missing."""
-    parent = find(roots, path[:-1])
-    if parent is ABSENT:
-        return False
-    current = child(parent, path[-1])
-    if not replace_in_place(current, new):
-        object_graph.assign(parent, path[-1], new)
-    elif isinstance(new, paddle.Tensor):
-        current.stop_gradient = new.stop_gradient
-    return True
+def put(roots: Mapping[str, Any], values: Iterable[tuple[ObjectPath, Any]]) -> None:
+    """Put plain data at their paths, whose parents exist.
 
-
-def shortest_plain_path(
-    roots: Mapping[str, Any], path: ObjectPath, known: Collection[int] = ()
-) -> Optional[ObjectPath]:
-    """Return the shortest beginning of a path that leads to plain data; None if there is none.
-
-    Plain data is saved as a whole, at this path.
+    What the program holds changes in place, and what is in several of the values stays one object.
     """
-    lengths = range(2, len(path) + 1)
-    beginnings = (path[:n] for n in lengths if object_graph.can_be_replaced(path[n - 1]))
-    return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
+    values = list(values)
+    taken: dict[int, Any] = {}  # the objects that the program holds, by the `id` of the new ones
+    ids: set[int] = set()
+    for path, new in values:
+        current = find(roots, path)
+        is_free = not {id(new), id(current)} & ids
+        if is_mutable(new) and is_free and can_replace(current, new):
+            taken[id(new)] = current
+            ids |= {id(new), id(current)}
+    for path, new in values:
+        parent, current = find(roots, path[:-1]), taken.get(id(new), new)
+        relink(new, taken)
+        if current is not new:
+            replace_in_place(current, new)
+        if child(parent, path[-1]) is not current:
+            object_graph.assign(parent, path[-1], current)
+
+
+def held_by(places: Iterable[Place]) -> dict[str, Any]:
+    """Return the classes and functions among some places, by names that only one of them has."""
+    found: dict[str, dict[int, Any]] = {}
+    for place in places:
+        if isinstance(place.value, (type, types.FunctionType)):
+            found.setdefault(name_of(place.value), {})[id(place.value)] = place.value
+    return {
+        name: value for name, same in found.items() if len(same) == 1 for value in same.values()
+    }
 
 
 def topmost(values: Mapping[ObjectPath, Value]) -> dict[ObjectPath, Value]:

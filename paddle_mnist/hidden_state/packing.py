@@ -2,9 +2,11 @@
 
 import array
 import collections
+import enum
 import json
 import random
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
@@ -20,15 +22,24 @@ from paddle_mnist.hidden_state.plain_data import (
     KINDS_OF_DICT,
     SETS,
     as_bytes,
+    attributes_of,
     bits_of,
+    dtype_of,
     generator_state,
+    is_mutable,
     is_namedtuple,
+    is_record_class,
+    mask_of,
+    name_of,
+    set_attributes,
     set_generator_state,
+    spelled_dtype,
     typecode,
 )
 from paddle_mnist.system.arrays import as_array, is_tensor
 
 STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
+LATER = "later"  # the entry that says whether version 1.0 did not know the nodes; not for files
 DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 
 
@@ -42,19 +53,25 @@ def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, 
     """
     packer = _Packer(parameters)
     text = json.dumps(packer.node(value))
-    return {STRUCTURE: text, **{str(number): values for number, values in enumerate(packer.arrays)}}
+    arrays = {str(number): values for number, values in enumerate(packer.arrays)}
+    return {STRUCTURE: text, LATER: packer.is_later, **arrays}
 
 
 def unpack(
-    packed: Mapping[str, Any], parameters: Optional[Mapping[str, paddle.Tensor]], origin: Any
+    packed: Mapping[str, Any],
+    parameters: Optional[Mapping[str, paddle.Tensor]],
+    origin: Any,
+    held: Optional[Mapping[str, Any]] = {},
 ) -> Any:
     """Return the plain data that `pack` packed, without executing code from the file.
 
     parameters: by their names in the model; None to keep these names.
+    held: the classes and functions of the program that the file may name; None to have None in
+        place of them and of their objects.
     origin: the file, for errors. Raises CheckpointError.
     """
     try:
-        return _Unpacker(packed, parameters).value(json.loads(packed[STRUCTURE]))
+        return _Unpacker(packed, parameters, held).value(json.loads(packed[STRUCTURE]))
     except (
         ValueError,
         LookupError,
@@ -69,12 +86,12 @@ def unpack(
         ) from error
 
 
-def copied(value: Any) -> Any:
+def copied(value: Any, held: Mapping[str, Any] = {}) -> Any:
     """Return a deep copy of plain data, as saving and loading would.
 
-    An array that is referenced twice is copied once.
+    What is referenced twice is copied once.
     """
-    return unpack(pack(value), None, "a copy")
+    return unpack(pack(value), None, "a copy", held)
 
 
 class _Packer:
@@ -85,15 +102,23 @@ class _Packer:
         self.ids = {id(parameter): name for name, parameter in parameters.items()}
         self.arrays: list[np.ndarray] = []
         self.numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
+        # The containers and objects so far, in order, and their numbers by `id`.
+        self.containers: list[Any] = []
+        self.places: dict[int, int] = {}
+        self.is_later = False
 
     def node(self, value: Any) -> Any:
+        if isinstance(value, enum.Enum):
+            return self.later("enum", [name_of(type(value)), value.name])
+        if isinstance(value, types.FunctionType):
+            return self.later("function", name_of(value))
         if isinstance(value, str) and value in self.generated:
             return {"parameter": self.generated[value]}
         if value is None or type(value) in (bool, int, float, str):
             return value
         if is_tensor(value):
             return {"tensor": [self.shared(value), bool(value.stop_gradient)]}
-        if isinstance(value, np.ndarray):
+        if type(value) is np.ndarray and value.dtype.kind in "biufc":
             return {"array": self.shared(value)}
         if isinstance(value, np.generic):
             return {"scalar": self.number(as_array(value))}
@@ -101,6 +126,18 @@ class _Packer:
             return {"complex": [value.real, value.imag]}
         if isinstance(value, bytes):
             return {"bytes": value.hex()}
+        if is_mutable(value):
+            if id(value) in self.places:
+                return self.later("same", self.places[id(value)])
+            self.places[id(value)] = len(self.containers)
+            self.containers.append(value)
+        if isinstance(value, np.ma.MaskedArray):
+            numbers = [self.number(value.data), self.number(mask_of(value))]
+            return self.later("masked", numbers)
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            content = np.frombuffer(value.tobytes(), np.uint8)
+            number = self.number(content)
+            return self.later("structured", [spelled_dtype(value.dtype), value.shape, number])
         if isinstance(value, BUFFERS):
             content = np.frombuffer(as_bytes(value), np.uint8)
             return {"buffer": [typecode(value), self.number(content)]}
@@ -115,8 +152,12 @@ class _Packer:
             items = [[self.key(key), self.node(item)] for key, item in value.items()]
             factory = getattr(value, "default_factory", None)
             return {name: [items, factory and factory.__name__]}
+        if isinstance(value, np.ndarray):
+            nodes = [self.node(item) for item in value.ravel().tolist()]
+            return self.later("objects", [value.shape, nodes])
         if not isinstance(value, (*SETS, *CONTAINERS)):
-            raise TypeError(f"a {name}")
+            own = {key: self.node(item) for key, item in attributes_of(value).items()}
+            return self.later("object", [name_of(type(value)), own])
         nodes = [self.node(item) for item in value]
         if isinstance(value, SETS):  # sorted, since their order depends on the process
             return {name: sorted(nodes, key=json.dumps)}
@@ -125,6 +166,10 @@ class _Packer:
         if is_namedtuple(type(value)):
             return {"namedtuple": [type(value).__module__, name, nodes]}
         return {name: nodes}
+
+    def later(self, kind: str, item: Any) -> dict[str, Any]:
+        self.is_later = True
+        return {kind: item}
 
     def key(self, key: Any) -> Any:
         is_id = type(key) is int and key in self.ids
@@ -143,13 +188,17 @@ class _Packer:
 
 
 class _Unpacker:
-    """Turns nodes of JSON into values. parameters: see `unpack`."""
+    """Turns nodes of JSON into values. parameters, held: see `unpack`."""
 
     def __init__(
-        self, packed: Mapping[str, Any], parameters: Optional[Mapping[str, paddle.Tensor]]
+        self,
+        packed: Mapping[str, Any],
+        parameters: Optional[Mapping[str, paddle.Tensor]],
+        held: Optional[Mapping[str, Any]],
     ):
-        self.packed, self.parameters = packed, parameters
+        self.packed, self.parameters, self.held = packed, parameters, held
         self.shared_values: dict[str, Any] = {}  # by number
+        self.containers: list[Any] = []  # of `_Packer`
 
     def value(self, node: Any) -> Any:
         if not isinstance(node, dict):
@@ -172,14 +221,66 @@ class _Unpacker:
             return complex(*item)
         if kind == "bytes":
             return bytes.fromhex(item)
+        if kind == "same":
+            return self.containers[item]
+        if kind in ("enum", "function", "frozenset", "tuple", "namedtuple"):
+            return self.immutable(kind, item)
+        self.containers.append(None)
+        number = len(self.containers) - 1
+        self.containers[number] = value = self.container(kind, item)
+        return value
+
+    def immutable(self, kind: str, item: Any) -> Any:
+        if kind == "enum":
+            members = self.definition(item[0], enum.EnumMeta)
+            return members and members.__members__[item[1]]
+        if kind == "function":
+            return self.definition(item, types.FunctionType)
+        if kind == "namedtuple":  # without the class's own code
+            return tuple.__new__(_namedtuple(*item[:2]), map(self.value, item[2]))
+        return {"frozenset": frozenset, "tuple": tuple}[kind](map(self.value, item))
+
+    def definition(self, name: str, kind: type) -> Any:
+        """Return a class or a function that the program holds; None if all are left out."""
+        if self.held is None:
+            return None
+        if not isinstance(self.held.get(name), kind):
+            raise TypeError(f"this program holds no {name!r:.60} to restore")
+        return self.held[name]
+
+    def record(self, name: str, attributes: Mapping[str, Any]) -> Any:
+        """Return an object of a class that the program holds, made without the class's code."""
+        kind = self.definition(name, type)
+        own = {key: self.value(node) for key, node in attributes.items()}
+        if kind is None or self.held is None:
+            return None
+        if not is_record_class(kind, self.held) or any(key.startswith("__") for key in own):
+            raise TypeError(f"{name!r:.60} is no class of plain objects")
+        made = object.__new__(kind)
+        set_attributes(made, own)
+        return made
+
+    def container(self, kind: str, item: Any) -> Any:
         if kind == "buffer":
             content = self.packed[str(item[1])].tobytes()
             return array.array(item[0], content) if item[0] else bytearray(content)
         if kind == "generator":
             return _generator(item[0], self.value(item[1]), item[2])
-        return self.container(kind, item)
-
-    def container(self, kind: str, item: Any) -> Any:
+        if kind == "structured":
+            content, dtype = self.packed[str(item[2])].tobytes(), dtype_of(item[0])
+            if dtype is None:
+                raise TypeError(f"{item[0]!r:.60} is no dtype of numbers")
+            return np.ndarray(item[1], dtype, bytearray(content))
+        if kind == "masked":
+            values, mask = (np.array(self.packed[str(number)]) for number in item)
+            return np.ma.MaskedArray(values, mask)  # type: ignore[no-untyped-call]
+        if kind == "objects":
+            values = np.empty(item[0], object)
+            for number, node in enumerate(item[1]):
+                values.flat[number] = self.value(node)
+            return values
+        if kind == "object":
+            return self.record(*item)
         if kind in DICTS:
             items = {self.value(key): self.value(entry) for key, entry in item[0]}
             if kind != "defaultdict":
@@ -188,10 +289,7 @@ class _Unpacker:
             return collections.defaultdict(factories[item[1]], items)
         if kind == "deque":
             return collections.deque(map(self.value, item[0]), item[1])
-        if kind == "namedtuple":  # without the class's own code
-            return tuple.__new__(_namedtuple(*item[:2]), map(self.value, item[2]))
-        makers = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
-        return makers[kind](map(self.value, item))
+        return {"set": set, "list": list}[kind](map(self.value, item))
 
     def shared(self, number: Any, make: Callable[[np.ndarray], Any]) -> Any:
         if str(number) not in self.shared_values:
@@ -215,6 +313,7 @@ def _generator(kind: str, state: Any, bits: str) -> Any:
         makers = {name: getattr(np.random, name) for name in known}
         generator = np.random.Generator(makers[bits]())
     else:
-        generator = {"RandomState": np.random.RandomState, "Random": random.Random}[kind]()
+        makers = {"RandomState": np.random.RandomState, "Random": random.Random}
+        generator = {**makers, "SeedSequence": np.random.SeedSequence}[kind]()
     set_generator_state(generator, state)
     return generator

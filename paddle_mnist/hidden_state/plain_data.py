@@ -1,13 +1,17 @@
 """Compare and replace numbers, strings, arrays, tensors, generators and containers of them.
 
-These are called plain data. `packing` converts it for files.
+These are called plain data, with the members of an Enum, functions, and objects that only have
+plain attributes, as far as the program itself holds their definitions: `held`, by `name_of`.
+`packing` converts plain data for files.
 """
 
 import array
 import collections
+import enum
 import hashlib
 import random
 import sys
+import types
 from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
@@ -16,14 +20,21 @@ import numpy as np
 from paddle_mnist.system.arrays import as_array, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
-GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+GENERATORS = (
+    random.Random,
+    np.random.RandomState,
+    np.random.Generator,
+    np.random.SeedSequence,
+)
 SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
 LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray)
+DEFINED = (enum.Enum, types.FunctionType)  # values that the program defines
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
+SEEDS = "seed_sequence"  # of a NumPy generator, in its state
 MAX_DEPTH = 8  # of containers in containers
 
 
@@ -39,40 +50,113 @@ ABSENT = _Absent()
 
 def is_leaf(value: Any) -> bool:
     """Return whether a value is data that does not hold other values."""
-    return isinstance(value, LEAVES) or is_tensor(value)
+    return (isinstance(value, LEAVES) and not is_of_objects(value)) or is_tensor(value)
+
+
+def is_of_objects(value: Any) -> bool:
+    """Return whether a value is an array of objects, which is a container."""
+    return isinstance(value, np.ndarray) and bool(value.dtype == object)
+
+
+def name_of(definition: Any) -> str:
+    """Return the name of a class or a function, such as "__main__:Net.forward"."""
+    return f"{definition.__module__}:{definition.__qualname__}"
 
 
 def is_plain(
     value: Any,
     known: Collection[int] = (),
+    held: Mapping[str, Any] = {},
     depth: int = MAX_DEPTH,
     most_items: Optional[int] = MOST_ITEMS,
 ) -> bool:
     """Return whether a value is plain data.
 
-    known: the `id` of tensors that do not count, such as the parameters of a model. most_items: the
-    limit on the items of a container; None for no limit.
+    known: the `id` of tensors and objects that do not count, such as the parameters of a model.
+    held: the classes and functions that count. most_items: the limit on the items of a container;
+    None for no limit.
     """
-    if isinstance(value, np.memmap):  # stands for a file
-        return False
-    if isinstance(value, (np.ndarray, np.generic)):
+    kind = type(value)
+    if isinstance(value, np.generic):
         return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
+    if kind is np.ma.MaskedArray and not value.dtype.hasobject:
+        return value.dtype.kind in "biufc" and value._fill_value is None and not value.hardmask
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return bool(dtype_of(spelled_dtype(value.dtype)) == value.dtype)
     if is_tensor(value):
         return id(value) not in known and value.is_dense() and value._is_initialized()
-    if type(value) in (*SCALARS, *GENERATORS, *BUFFERS):
+    if kind in (*SCALARS, *GENERATORS, *BUFFERS):
         return True
-    is_container = type(value) in (*CONTAINERS, *SETS, *KINDS_OF_DICT)
-    is_container |= is_namedtuple(type(value))
-    if not is_container or not depth or len(value) > (most_items or len(value)):
+    if isinstance(value, enum.Enum):
+        return held.get(name_of(kind)) is kind and value.name in kind.__members__
+    if kind is types.FunctionType:
+        return held.get(name_of(value)) is value
+    if is_record_class(kind, held) and id(value) not in known and depth:
+        items = [*attributes_of(value).values()]
+    elif kind is np.ndarray and is_of_objects(value):
+        items = value.ravel().tolist()
+    elif kind in (*CONTAINERS, *SETS, *KINDS_OF_DICT) or is_namedtuple(kind):
+        items = list(value)  # of a dict its keys
+    else:
         return False
-    if getattr(value, "default_factory", None) not in FACTORIES:
+    if not depth or len(items) > (most_items or len(items)):
         return False
-    items = list(value)  # of a dict its keys
-    if isinstance(value, dict):
-        if any(is_tensor(key) or not is_plain(key) for key in items):
+    if isinstance(value, (dict, *SETS)):
+        if getattr(value, "default_factory", None) not in FACTORIES:
             return False
-        items = list(value.values())
-    return all(is_plain(item, known, depth - 1, most_items) for item in items)
+        if not all(_is_key(key, held) for key in items):
+            return False
+        items = list(value.values()) if isinstance(value, dict) else []
+    return all(is_plain(item, known, held, depth - 1, most_items) for item in items)
+
+
+def _is_key(value: Any, held: Mapping[str, Any]) -> bool:
+    """Return whether plain data can be in a set, whose order differs between processes."""
+    if isinstance(value, (tuple, frozenset)):
+        return is_plain(value, (), held) and all(_is_key(item, held) for item in value)
+    return not is_mutable(value) and is_plain(value, (), held)
+
+
+def is_record_class(kind: Any, held: Mapping[str, Any]) -> bool:
+    """Return whether the objects of a class consist of their attributes, as a dataclass's do."""
+    bases = kind.__mro__[:-1]
+    return (
+        bool(bases)
+        and all(held.get(name_of(base)) is base for base in bases)
+        and not any(hasattr(kind, name) for name in ("__setstate__", "__del__", "__next__"))
+        and (kind.__reduce__, kind.__reduce_ex__) == (object.__reduce__, object.__reduce_ex__)
+        and kind.__new__ is object.__new__
+    )
+
+
+def slots_of(kind: type) -> list[str]:
+    """Return the names of the attributes that the objects of a class have in slots."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object itself, by name."""
+    own = [name for name in slots_of(type(value)) if hasattr(value, name)]
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in own}}
+
+
+def spelled_dtype(dtype: np.dtype) -> Any:
+    """Return a dtype as text, or as a list of fields for that of a structured array."""
+    return [[*field] for field in dtype.descr] if dtype.names else dtype.str
+
+
+def dtype_of(spelled: Any) -> Optional[np.dtype]:
+    """Return the dtype that `spelled_dtype` has spelled; None if it is none of plain numbers."""
+    fields = [tuple(field) for field in spelled] if isinstance(spelled, list) else spelled
+    try:
+        dtype = np.dtype(fields)
+    except (TypeError, ValueError):  # of fields in fields
+        return None
+    return None if dtype.hasobject else dtype
 
 
 def nbytes(value: Any) -> int:
@@ -81,6 +165,8 @@ def nbytes(value: Any) -> int:
         return sum(map(nbytes, value.values()))
     if isinstance(value, (list, tuple, collections.deque)):
         return sum(map(nbytes, value))
+    if is_of_objects(value):
+        return sum(map(nbytes, value.ravel().tolist()))
     if is_tensor(value):
         return int(value.size) * int(value.element_size())
     if isinstance(value, BUFFERS):
@@ -95,37 +181,89 @@ def is_namedtuple(kind: Any) -> bool:
     return is_named and kind.__new__ is not tuple.__new__ and is_found
 
 
+def can_replace(current: Any, new: Any) -> bool:
+    """Return whether `replace_in_place` can replace the contents of an object.
+
+    The kinds of dict may differ, and one tensor may be a parameter.
+    """
+    if isinstance(current, dict) and isinstance(new, dict):
+        return True
+    if is_tensor(current) and is_tensor(new):
+        return _fits(current, new)
+    if type(current) is not type(new) or not is_mutable(current):
+        return False
+    if isinstance(current, np.ndarray):
+        return _fits(current, new) and current.flags.writeable
+    if isinstance(current, GENERATORS):
+        return bits_of(current) == bits_of(new)
+    if isinstance(current, collections.deque):
+        return bool(current.maxlen == new.maxlen)
+    return typecode(current) == typecode(new)
+
+
 def replace_in_place(current: Any, new: Any) -> bool:
     """Replace the contents of an object with those of another; return whether that was possible.
 
-    Other references to the object then see the new contents, too. The kinds of dict may differ.
+    Other references to the object then see the new contents, too.
     """
-    if current is new:
-        return True
-    if isinstance(current, dict) and isinstance(new, dict):
-        current.clear()
-        current.update(new)
-        return True
-    if is_tensor(current) and is_tensor(new) and _fits(current, new):  # one may be a Parameter
+    if current is new or not can_replace(current, new):
+        return current is new
+    if is_tensor(current):
         current.set_value(new)
-        return True
-    if type(current) is not type(new):
-        return False
-    if isinstance(current, np.ndarray) and _fits(current, new) and current.flags.writeable:
+        current.stop_gradient = new.stop_gradient
+    elif isinstance(current, np.ndarray):
         current[...] = new
-    elif isinstance(current, GENERATORS) and bits_of(current) == bits_of(new):
+    elif isinstance(current, GENERATORS):
         set_generator_state(current, generator_state(new))
-    elif isinstance(current, (list, *BUFFERS)) and typecode(current) == typecode(new):
+    elif isinstance(current, (list, *BUFFERS)):
         current[:] = new
-    elif isinstance(current, set):
+    elif isinstance(current, (dict, set, collections.deque)):
         current.clear()
-        current.update(new)
-    elif isinstance(current, collections.deque) and current.maxlen == new.maxlen:
-        current.clear()
-        current.extend(new)
-    else:
-        return False
+        current.extend(new) if isinstance(current, collections.deque) else current.update(new)
+    else:  # an object
+        for name in {*attributes_of(current)} - {*attributes_of(new)}:
+            object.__delattr__(current, name)
+        set_attributes(current, attributes_of(new))
     return True
+
+
+def relink(value: Any, taken: Mapping[int, Any]) -> Any:
+    """Return the object in place of a value: that of its `id` in `taken`, or itself.
+
+    Do the same for all that it holds, in place.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = _linked(item, taken)
+    elif isinstance(value, (list, collections.deque)) or is_of_objects(value):
+        items = value.reshape(-1) if isinstance(value, np.ndarray) else value
+        for number, item in enumerate(items):
+            items[number] = _linked(item, taken)
+    elif isinstance(value, tuple):
+        items = [_linked(item, taken) for item in value]
+        return tuple.__new__(type(value), items)
+    elif not is_leaf(value) and is_mutable(value):
+        set_attributes(value, {k: _linked(v, taken) for k, v in attributes_of(value).items()})
+    return value
+
+
+def _linked(value: Any, taken: Mapping[int, Any]) -> Any:
+    return taken[id(value)] if id(value) in taken else relink(value, taken)
+
+
+def set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
+    """Set attributes of an object without the code of its class."""
+    slots = slots_of(type(value))
+    for name, attribute in attributes.items():
+        if name in slots:
+            object.__setattr__(value, name, attribute)
+        else:
+            vars(value)[name] = attribute
+
+
+def is_mutable(value: Any) -> bool:
+    """Return whether plain data can change in place, so that it matters where else it is."""
+    return not isinstance(value, (*SCALARS, *DEFINED, tuple, frozenset))
 
 
 def _fits(current: Any, new: Any) -> bool:
@@ -136,6 +274,11 @@ def equal(value: Any, other: Any) -> bool:
     """Return whether two values of plain data are equal: arrays bit for bit, and NaN to NaN."""
     if type(value) is not type(other):
         return False
+    if isinstance(value, np.ma.MaskedArray):
+        masks = mask_of(value), mask_of(other)
+        return equal(*masks) and equal(value.data, other.data)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.shape == other.shape and equal(value.ravel().tolist(), other.ravel().tolist())
     if isinstance(value, np.ndarray) or is_tensor(value):
         first, second = as_array(value), as_array(other)
         is_alike = first.shape == second.shape and first.dtype == second.dtype
@@ -156,6 +299,10 @@ def add_to_digest(digest: Any, value: Any) -> None:
     if isinstance(value, GENERATORS):
         value = generator_state(value)
     digest.update(type(value).__name__.encode())
+    if isinstance(value, np.ma.MaskedArray):
+        value = [value.filled(0), mask_of(value)]
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        value = value.ravel().tolist()
     if isinstance(value, np.ndarray) or is_tensor(value):
         values = as_array(value)
         digest.update(f"{values.dtype} {values.shape}".encode())
@@ -169,6 +316,10 @@ def add_to_digest(digest: Any, value: Any) -> None:
             add_to_digest(digest, item)
     elif isinstance(value, SETS):
         digest.update(repr(sorted(value, key=repr)).encode())
+    elif isinstance(value, types.FunctionType):
+        digest.update(name_of(value).encode())
+    elif not isinstance(value, (*SCALARS, *BUFFERS, enum.Enum)):  # an object
+        add_to_digest(digest, attributes_of(value))
     else:
         digest.update(repr(value).encode())
 
@@ -178,6 +329,12 @@ def digest_of(value: Any) -> str:
     digest = hashlib.sha256()
     add_to_digest(digest, value)
     return digest.hexdigest()
+
+
+def mask_of(array: Any) -> np.ndarray:
+    """Return the mask of a masked array."""
+    mask: np.ndarray = np.ma.getmaskarray(array)  # type: ignore[no-untyped-call]
+    return mask
 
 
 def typecode(buffer: Any) -> str:
@@ -199,8 +356,13 @@ def _as_bits(values: np.ndarray) -> np.ndarray:
 
 def generator_state(generator: Any) -> Any:
     """Return the state of a generator of random numbers, as plain data."""
+    if isinstance(generator, np.random.SeedSequence):
+        return generator.state
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
+        seeds = _seeds(generator)
+        is_known = isinstance(seeds, np.random.SeedSequence)
+        spawned = {SEEDS: seeds.state} if is_known else {}  # which `spawn` counts
+        return {**generator.bit_generator.state, **spawned}
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     return generator.getstate()
@@ -208,12 +370,22 @@ def generator_state(generator: Any) -> Any:
 
 def set_generator_state(generator: Any, state: Any) -> None:
     """Set the state of a generator that `generator_state` returned."""
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+    if isinstance(generator, np.random.SeedSequence):
+        as_saved: Any = np.random.SeedSequence(**state).__reduce__()
+        generator.__setstate__(as_saved[2])  # type: ignore[attr-defined]  # one of Cython's
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state  # ignores other entries
+        if SEEDS in state:  # not saved by version 1.0
+            set_generator_state(_seeds(generator), state[SEEDS])
     elif isinstance(generator, np.random.RandomState):
         generator.set_state(state)
     else:
         generator.setstate(state)
+
+
+def _seeds(generator: np.random.Generator) -> Any:
+    bits: Any = generator.bit_generator
+    return getattr(bits, "seed_seq", None) or bits._seed_seq  # before NumPy 1.25
 
 
 def bits_of(generator: Any) -> str:

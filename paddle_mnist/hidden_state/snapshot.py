@@ -26,6 +26,7 @@ from paddle_mnist.hidden_state.plain_data import (
     equal,
     generator_state,
     is_leaf,
+    is_of_objects,
     is_plain,
     nbytes,
     replace_in_place,
@@ -95,6 +96,7 @@ class Snapshot:
         self._saved: dict[
             ObjectPath, _Saved
         ] = {}  # keeps values alive, so that each `id` is unique
+        self._places: dict[ObjectPath, Place] = {}
         self._ids: set[int] = set()
         self.extend()
 
@@ -106,6 +108,7 @@ class Snapshot:
                 continue
             if not is_alias:
                 self._ids.add(id(value))
+            self._places[path] = place
             copy = ABSENT if is_alias else self._copy(place)
             self._saved[path] = _Saved(place, copy, is_tensor(value) and value.stop_gradient)
 
@@ -116,20 +119,23 @@ class Snapshot:
 
     def places(self) -> dict[ObjectPath, Place]:
         """Return the values in the snapshot by path, including aliases."""
-        return {path: saved.place for path, saved in self._saved.items()}
+        return self._places
 
     def changes(self) -> list[Change]:
         """Return the values that have changed, except internal ones; only the topmost paths."""
+        current = {place.path: place for place in self._walk([]) if not place.is_internal}
         changed: dict[ObjectPath, Change] = {}
         for path, saved in self._saved.items():
             if saved.place.is_internal:
                 continue
-            now = find(self.roots, path)
-            if self._differs(saved, now):
+            # One that the walk does not yield now is gone, or below an alias.
+            place = current.pop(path, None)
+            now = place.value if place else find(self.roots, path)
+            is_elsewhere = place is not None and place.is_alias and now is not saved.place.value
+            if is_elsewhere or self._differs(saved, now):
                 changed[path] = Change(path, _show(saved.place.value, saved.copy), _show(now))
-        for place in self._walk([]):
-            if place.path not in self._saved and not place.is_internal:
-                changed[place.path] = Change(place.path, "nothing", _show(place.value))
+        for path, place in current.items():
+            changed[path] = Change(path, "nothing", _show(place.value))
         return list(topmost(changed).values())
 
     def restore(self, internals: bool = True) -> None:
@@ -153,7 +159,7 @@ class Snapshot:
     def _copy(self, place: Place) -> Any:
         """Return a copy of a value, to compare it with and to restore it."""
         value = place.value
-        if not isinstance(value, ARRAYS):
+        if not isinstance(value, ARRAYS) or is_of_objects(value):
             return _data(value) if is_leaf(value) or is_iterator(value) else _contents(value)
         if not _has_bytes(value):
             return ABSENT
@@ -166,7 +172,11 @@ class Snapshot:
             return ABSENT
         else:
             self._room -= size
-        return value[:] if isinstance(value, BUFFERS) else copied_array(value)
+        if isinstance(value, BUFFERS):
+            return value[:]
+        return (
+            copied_array(value) if type(value) is np.ndarray or is_tensor(value) else value.copy()
+        )
 
     def _differs(self, saved: _Saved, now: Any) -> bool:
         before, copy = saved.place.value, saved.copy
@@ -247,7 +257,8 @@ def _data(value: Any) -> Any:
 def _contents(value: Any) -> _Contents:
     """Return the contents of an object."""
     attributes = {edge: child(value, edge) for edge in object_graph.own_edges(value)}
-    containers = [value] if isinstance(value, (dict, list, collections.deque)) else []
+    is_container = isinstance(value, (dict, list, collections.deque)) or is_of_objects(value)
+    containers = [value] if is_container else []
     if isinstance(value, nn.Layer):
         # Together, since assigning a tensor moves an attribute from one of them to another.
         names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
@@ -260,7 +271,9 @@ def _contents(value: Any) -> _Contents:
 def _copied_container(container: Any) -> Any:
     if isinstance(container, dict):
         return dict(container)
-    return set(container) if isinstance(container, set) else list(container)
+    if isinstance(container, (set, np.ndarray)):
+        return container.copy()
+    return list(container)
 
 
 def _restore(value: Any, copy: Any) -> None:
@@ -282,7 +295,9 @@ def _restore_contents(value: Any, contents: _Contents) -> None:
             object_graph.assign(value, edge, before)
     for container, copy in contents.containers:
         now, kept = _items(container), _items(copy)
-        if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
+        if isinstance(container, np.ndarray):
+            container[...] = copy
+        elif len(now) != len(kept) or any(map(operator.is_not, now, kept)):
             container.clear()
             container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
@@ -295,7 +310,7 @@ def _items(container: Any) -> list[Any]:
 def _show(value: Any, copy: Any = ABSENT) -> str:
     """Return a value as text for messages. copy: its former contents, if it is an array."""
     name = type(value).__name__
-    if isinstance(value, np.ndarray) or is_tensor(value):
+    if (isinstance(value, np.ndarray) and not value.dtype.hasobject) or is_tensor(value):
         if not is_plain(value) or value.size > 6:
             return f"a {name} {list(value.shape)}"
         return repr((as_array(value) if copy is ABSENT else copy).tolist())

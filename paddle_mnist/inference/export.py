@@ -114,6 +114,11 @@ def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
 
 def _example(inputs: Any, usual_name: str) -> tuple[Input, np.ndarray]:
     """Return the specification of an input and a batch of it. Raises ConfigError."""
+    if "bfloat16" in str(getattr(inputs, "dtype", "")).lower():
+        raise ConfigError(
+            "inputs are bfloat16, which NumPy lacks, so that no program could pass them to the "
+            "exported model; expected float32, and a net that casts it"
+        )
     if not isinstance(inputs, paddle.static.InputSpec):
         batch = as_array(inputs)
         if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":

@@ -26,7 +26,7 @@ from paddle_mnist.monitor.hooks import (
     leaf_layers,
     select_layers,
 )
-from paddle_mnist.nn.layers import dense_gradient, densify
+from paddle_mnist.nn.layers import dense_gradient, densify, own_gradient_hooks
 
 log = logging.getLogger("paddle_mnist")
 
@@ -165,11 +165,12 @@ class LayerWatch(Observer):
                 name: parameter.clone().detach() for name, parameter in self._parameters.items()
             }
         if training and "gradients" in self.what:
+            trained = {n: p for n, p in self._parameters.items() if not p.stop_gradient}
             self._gradient_hooks = [
                 parameter.register_hook(functools.partial(self._record_gradient, name))
-                for name, parameter in self._parameters.items()
-                if not parameter.stop_gradient
+                for name, parameter in trained.items()
             ]
+            own_gradient_hooks.update(map(id, trained.values()))
         if "outputs" in self.what:
             with forward_hooks(self._layers, functools.partial(self._record_output, number)):
                 yield functools.partial(self._check_outputs, number)

@@ -1,5 +1,6 @@
 """Layers of any net: modes, read-only hooks, statistics, sparse gradients, what computes them."""
 
+import collections
 import contextlib
 import logging
 import zlib
@@ -58,6 +59,9 @@ def evaluation_mode(model: nn.Layer) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------ hooks
+
+# How often this package has registered hooks of a gradient, by the `id` of the parameter.
+own_gradient_hooks: collections.Counter[int] = collections.Counter()
 
 
 def read_only(hook: Hook) -> Hook:

@@ -165,7 +165,8 @@ def _numbers(scheduler: lr.LRScheduler, finite: bool) -> dict[str, Any]:
 
 
 def _is_number(value: Any, finite: bool) -> bool:
-    is_of_numpy = isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "biuf"
+    is_of_numpy = isinstance(value, np.generic) or type(value) is np.ndarray
+    is_of_numpy = is_of_numpy and value.dtype.kind in "biuf"
     is_number = is_of_numpy or isinstance(value, (int, float))
     return is_number and not (finite and not np.all(abs(value) < math.inf))
 

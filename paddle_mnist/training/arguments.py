@@ -394,7 +394,8 @@ def _what(value: Any) -> str:
 CODE = "code"  # the group of hashes of the caller's code
 PYTHON = f"{CODE}.python"  # the version of Python that they belong to
 # The groups that describe the net and other code that computes the result; a resume compares them.
-TASK = ("layers", "loss", "step", "collate_fn", "metrics", CODE)
+ARRAYS = "arrays"  # those that the caller's objects hold
+TASK = (ARRAYS, "layers", "loss", "step", "collate_fn", "metrics", CODE)
 
 # The arguments that are groups, by name.
 GROUPS: dict[str, type[Options]] = {

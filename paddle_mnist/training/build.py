@@ -14,7 +14,7 @@ from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.training.arguments import TASK, FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.compare import check_override
-from paddle_mnist.training.description import as_yaml, compared, describe_run
+from paddle_mnist.training.description import FIRST_BATCH, as_yaml, compared, describe_run
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.initial_state import restored
 from paddle_mnist.training.parts import new_training, shards_per_step
@@ -42,6 +42,8 @@ def build_training(arguments: FitArguments) -> Training:
     training.compared = compared(training, description)
     # Not the caller's code: it may refer to the rank of its process.
     shared = {k: v for k, v in training.compared.items() if k.partition(".")[0] not in TASK}
+    # Nor the part of the first batch that this one has.
+    shared = {k: v for k, v in shared.items() if not k.startswith(f"data.{FIRST_BATCH}")}
     world.require_same(shared, "the arguments or the data")
     world.run_on_main(lambda: check_override(training))
     training.config = as_yaml(training, description)
@@ -53,16 +55,20 @@ def build_training(arguments: FitArguments) -> Training:
 def _try_first_batches(training: Training) -> None:
     """Train and evaluate a first batch of each split. Raises ConfigError for an unknown monitor."""
     arguments, numerics = training.arguments, training.arguments.numerics
-    training.metric_prototypes = try_first_batch(
+    shards = shards_per_step(arguments, training.world)
+    training.metric_prototypes, digest = try_first_batch(
         training.step,
         training.model,
         training.optimizer,
         training.loader,
         arguments.seed,
-        is_divided=shards_per_step(arguments, training.world) > 1,
+        is_divided=shards > 1,
         is_low_precision=numerics.amp != "off",
         extra=training.extra,
     )
+    if training.loader.is_indexed and arguments.saving.rehearse:  # which reads it again
+        name = f"{FIRST_BATCH}_of_{shards}_shards" if shards > 1 else FIRST_BATCH
+        training.first_batch = {name: digest}
     training.tags = [
         tag
         for split, loader in training.evaluator.datasets.items()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 AnyCallback = TypeVar("AnyCallback", bound="Callback")
 
 # Compared values that are not hyperparameters; a dashboard would use `name` as the run's.
-NOT_HYPERPARAMETERS = ("parameters", "valid", "name")
+NOT_HYPERPARAMETERS = ("parameters", "arrays", "valid", "name")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Training:
     loader: batches of the training data, with their order. schedule: when the optimizer's learning
     rate changes. average: a moving average of the weights, or `NO_AVERAGE`. extra: all other state.
     step, metric_prototypes: see `paddle_mnist.training.loop.TrainingLoop`.
-    evaluator: evaluates the splits. tags: of its metrics.
+    first_batch: a hash of it, by name. evaluator: evaluates the splits. tags: of its metrics.
     callbacks: including the default ones.
     compared: the values that a resume compares, by names such as "optimizer.beta1".
     config: the contents of `config.yaml`. resumed_from: a checkpoint, if it was resumed.
@@ -103,6 +103,7 @@ class Training:
     callbacks: "Sequence[Callback]"
     state: TrainState
     metric_prototypes: Mapping[str, MetricSums] = field(default_factory=dict)
+    first_batch: Mapping[str, str] = field(default_factory=dict)
     tags: Sequence[str] = ()
     compared: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""

@@ -7,10 +7,13 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
+from paddle_mnist.checkpoint.contents import read_extra
+from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint, Manifest
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
+from paddle_mnist.hidden_state.object_graph import describe_path, identity
 from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.training.arguments import (
+    ARRAYS,
     CODE,
     ENGINE_OPTIONS,
     PYTHON,
@@ -19,7 +22,13 @@ from paddle_mnist.training.arguments import (
     compared_values,
 )
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.description import BATCH_SIZE, LABELS, SAMPLES, flattened
+from paddle_mnist.training.description import (
+    BATCH_SIZE,
+    FIRST_BATCH,
+    LABELS,
+    SAMPLES,
+    flattened,
+)
 
 log = logging.getLogger("paddle_mnist")
 
@@ -31,6 +40,16 @@ EVAL_EVERY = ("eval_every_epochs", "eval_every_steps")  # only count for some ca
 # Values that are only compared if both runs have them: Paddle's objects have other entries in other
 # versions, a new metric is just evaluated, and a loader has a batch size of its own.
 OPTIONAL = ("optimizer", "schedule", "metrics", *EVAL_EVERY, BATCH_SIZE)
+# If one of these has changed, the first batch is another one.
+OF_BATCHES = (
+    *("data", "batch_size", "accumulate", "grad_shards", "seed", "shuffle", "order"),
+    *("collate_fn", "drop_last", f"{CODE}.data"),
+)
+# So are the first batch, and arrays that functions name, whose code may be other code now.
+STARTS_OF_OPTIONAL = (
+    f"data.{FIRST_BATCH}",
+    *(f"{ARRAYS}.{root}" for root in ("step", "metrics", "collate_fn")),
+)
 
 
 def check_override(training: Training) -> None:
@@ -66,9 +85,10 @@ def check_config_unchanged(
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
         if _are_samples(names):
             lines.append(
-                "Only samples differ, so the data is probably random or in random order: seed the "
-                "generators before you create it, such as with paddle.seed(0), and sort sets and "
-                "the results of os.listdir() with sorted()"
+                "Only data have changed, and with others the run may end with other bits; they are "
+                "probably random or in random order: seed the generators before you create them, "
+                "such as with paddle.seed(0), and sort sets and the results of os.listdir() with "
+                "sorted()"
             )
         if where == str(checkpoint.path):  # of another run, which must not be replaced
             new_run = []
@@ -97,9 +117,12 @@ def check_config_unchanged(
 def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
     """Return whether an epoch has another number of steps than in the checkpoint's run.
 
-    False if the number is unknown. No override makes up for it: the position would be another.
+    False if the number is unknown, and for data that resume from the end of an epoch, which may
+    have any. No override makes up for it: the position would be another.
     """
     state, steps = checkpoint.state, training.loader.steps_per_epoch
+    if not training.loader.resumes_inside_epochs:
+        return False
     return steps is not None and state.step != state.epoch * steps + state.position
 
 
@@ -142,8 +165,8 @@ def config_changes(
     arguments, manifest = training.arguments, checkpoint.manifest
     override = arguments.override if override is None else override
     defaults = compared_defaults(arguments.groups)  # a run may be older than the option
-    stored = {**defaults, **(manifest["config"] or {})}
-    current = {**defaults, **training.compared}
+    stored = _with_arrays({**defaults, **(manifest["config"] or {})})
+    current = _with_arrays({**defaults, **training.compared})
     must_match = flattened(arguments.must_match or {})
     is_own = training.run.owns(checkpoint)
     allowed = override if is_own else (*override, *START_FIELDS)
@@ -154,14 +177,46 @@ def config_changes(
     if stored.get(PYTHON) != current.get(PYTHON):
         skipped.add(CODE)
     groups = {name.partition(".")[0] for name in stored if "." in name}
+    common = stored.keys() & current.keys()
+    if not is_same_paddle or any(
+        stored[name] != current[name] and _is_among(name, OF_BATCHES) and FIRST_BATCH not in name
+        for name in common
+    ):
+        skipped |= {name for name in common if FIRST_BATCH in name}  # another one is no surprise
     return [
         (name, stored.get(name), current.get(name))
         for name in dict.fromkeys([*current, *stored])
         if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
         and (name in stored or name in must_match or name.partition(".")[0] in groups)
         and not _is_among(name, (*allowed, *skipped))
-        and (name in stored.keys() & current.keys() or not _is_optional(name))
+        and not (name.startswith(f"{ARRAYS}.") and name in _arrays_in(training, checkpoint))
+        and (name in common or not _is_optional(name))
     ]
+
+
+def _with_arrays(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values with an entry for each array, and one that says whether they are recorded."""
+    arrays = values.pop(ARRAYS, None)
+    entries = {f"{ARRAYS}.{name}": digest for name, digest in arrays or ()}
+    return {**values, **({} if arrays is None else {f"{ARRAYS}.": True}), **entries}
+
+
+def _arrays_in(training: Training, checkpoint: Checkpoint) -> set[str]:
+    """Return the names of arrays that are not compared: those that steps have changed.
+
+    A checkpoint that is not loaded is compared again once it is.
+    """
+    extra, names = training.extra, {path: describe_path(path) for path in training.extra.arrays()}
+    if checkpoint.has_file(EXTRA) and EXTRA not in checkpoint.loaded:
+        return {f"{ARRAYS}.{name}" for name in names.values()}
+    saved = read_extra(checkpoint, extra)
+    paths = {extra.unpacked_path(path) for path, _ in saved["values"]}
+    return {
+        f"{ARRAYS}.{name}"
+        for path, name in names.items()
+        if identity(path) in saved["left"]
+        or any(path[:length] in paths for length in range(1, len(path) + 1))
+    }
 
 
 def _comparable(name: str, value: Any) -> Any:
@@ -178,6 +233,8 @@ def _is_among(name: str, names: Collection[str]) -> bool:
 
 def _is_optional(name: str) -> bool:
     """Return whether a value is only compared if both runs have it."""
+    if name.startswith(STARTS_OF_OPTIONAL):
+        return True
     return _is_among(name, OPTIONAL) or _is_of_data(name, LABELS, BATCH_SIZE)
 
 
@@ -187,8 +244,9 @@ def _is_of_data(name: str, *parts: str) -> bool:
 
 
 def _are_samples(names: Collection[str]) -> bool:
-    """Return whether all changed values are hashes of samples and labels."""
-    return all(_is_of_data(name, SAMPLES, LABELS) for name in names)
+    """Return whether all changed values are hashes of samples, labels, a batch or arrays."""
+    others = (f"data.{FIRST_BATCH}", f"{ARRAYS}.")
+    return all(_is_of_data(name, SAMPLES, LABELS) or name.startswith(others) for name in names)
 
 
 def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: bool) -> str:

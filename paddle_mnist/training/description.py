@@ -19,16 +19,21 @@ from paddle_mnist.data.collate import read_samples
 from paddle_mnist.data.external import own_batch_size
 from paddle_mnist.data.loader import known_length
 from paddle_mnist.data.seeding import generators_restored, seed_generators
-from paddle_mnist.data.structures import leaves
+from paddle_mnist.data.structures import content_of, leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.hidden_state.object_graph import child, is_users, own_edges
+from paddle_mnist.hidden_state.object_graph import (
+    OF_CALLS,
+    child,
+    describe_path,
+    is_users,
+    own_edges,
+)
 from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
 from paddle_mnist.options import Options, flat_values, plain
-from paddle_mnist.system.arrays import as_array
-from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
+from paddle_mnist.training.arguments import ARRAYS, CODE, FitArguments, compared_values
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.own_code import assigned_names, hash_of_code, is_setting, own_code
 
@@ -43,11 +48,9 @@ OTHER_ATTRIBUTES = {
     "_learning_rate_range": "learning_rate_range",
 }
 
-# Attributes of Paddle's layers that a call may change, with the device for example.
-MAY_CHANGE = ("training", "_use_cudnn", "could_use_cudnn", "_op_type", "_device")
-
 # Entries of `describe_data`: two hashes, and the size of the batches that a loader makes.
 SAMPLES, LABELS, BATCH_SIZE = "samples", "labels", "batch_size"
+FIRST_BATCH = "first_batch"  # another one: a hash, by how many shards there are
 
 Plain = Union[bool, int, float, str, None]
 
@@ -98,7 +101,7 @@ def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
         }
     else:
         values = {name: child(value, (kind, name)) for kind, name in own_edges(value)}
-    left_out = {*state, *MAY_CHANGE, *getattr(value, "not_compared", ())}
+    left_out = {*state, "training", *OF_CALLS, *getattr(value, "not_compared", ())}
     for name, setting in sorted(values.items()):
         is_shown = f" {name.lstrip('_')}=" in f" {words[0]}" if words else False
         text = repr(plain(setting)) if is_setting(setting) else getattr(setting, "__name__", None)
@@ -183,19 +186,8 @@ def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> dict[str, str
         is_pair = isinstance(sample, (tuple, list)) and len(sample) > 1
         for name, part in {SAMPLES: sample, LABELS: sample[-1] if is_pair else ()}.items():
             for leaf in leaves(part):
-                digests[name].update(_content(leaf))
+                digests[name].update(content_of(leaf))
     return {name: digest.hexdigest()[:12] for name, digest in digests.items()}
-
-
-def _content(leaf: Any) -> bytes:
-    """Return bytes that identify a leaf of a sample, the same in every process."""
-    array = as_array(leaf)
-    content = f"{array.dtype} {array.shape}".encode()
-    if not array.dtype.hasobject:
-        return content + np.ascontiguousarray(array).tobytes()
-    if isinstance(leaf, np.ndarray):  # its bytes are addresses of objects
-        return content + b"".join(map(_content, leaves(leaf.tolist())))
-    return content + type(leaf).__name__.encode()
 
 
 def _other_attributes(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
@@ -253,6 +245,10 @@ def describe_run(training: Training) -> dict[str, Any]:
         description["schedule"] = describe_schedule(training.optimizer)
     if arguments.loading.order is not None:
         description["order"] = describe_order(training.loader.own_order)
+    description["data"] |= training.first_batch
+    description[ARRAYS] = [
+        [describe_path(path), digest] for path, digest in training.extra.arrays().items()
+    ]
     description |= _describe_task(arguments, training.model)
     must_match = arguments.must_match or {}
     replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]

@@ -14,7 +14,14 @@ from paddle import nn
 
 from paddle_mnist.data.sampler import Shard, shards_of
 from paddle_mnist.data.seeding import reseed
-from paddle_mnist.data.structures import describe_batch, explained, leaves, mapped, num_samples
+from paddle_mnist.data.structures import (
+    describe_batch,
+    explained,
+    hash_of_batch,
+    leaves,
+    mapped,
+    num_samples,
+)
 from paddle_mnist.errors import ConfigError, DataError, PeerError, StoppedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.snapshot import Snapshot
@@ -46,10 +53,10 @@ def try_first_batch(
     is_divided: bool = False,
     is_low_precision: bool = False,
     extra: Optional[ExtraState] = None,
-) -> Mapping[str, MetricSums]:
+) -> tuple[Mapping[str, MetricSums], str]:
     """Run the first batch through the step and the backward pass, and undo all changes.
 
-    Return its metrics by name, without the loss.
+    Return its metrics by name, without the loss, and a hash of the batch, or of its first shard.
 
     is_divided: whether steps are divided into shards or batches, or between processes; the loss
         must then be a mean over samples. is_low_precision: whether the forward pass computes in low
@@ -60,6 +67,7 @@ def try_first_batch(
     in the model, the loss or the metrics; DataError if there is no batch.
     """
     with _first_shard(loader, None, model, extra) as shard:
+        digest = hash_of_batch(shard.batch)  # before the step, which may change it
         reseed(seed, 0)
         model.train()
         before = [name for name, _ in model.named_parameters()]
@@ -88,7 +96,7 @@ def try_first_batch(
         )
     if is_sparse and is_divided:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
-    return outputs.metrics
+    return outputs.metrics, digest
 
 
 def try_evaluation(

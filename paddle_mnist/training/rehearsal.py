@@ -48,8 +48,6 @@ REMEDY = (
     "set_state_dict"
 )
 CLEAR = "call clear_grad() before the backward pass that adds to it"
-# Values of these types may stand for something that cannot be saved, such as an open file.
-SWITCHES = (bool, str, bytes, type(None))
 
 
 def rehearse(training: Training) -> None:
@@ -126,12 +124,8 @@ class _Rehearsal:
         self.trial = TrialSteps(training)
         self.initial = InitialState(training.model, self.extra, training.average)
         self.unsaved: dict[str, str] = {}  # descriptions of the changes that are not saved
-        # The paths of values that a checkpoint may not need: large ones, and `SWITCHES`.
-        self.large: set[ObjectPath] = set()
-        self.switches: set[ObjectPath] = set()
-        # The paths that the next resume does not load, and alternatives to them if it fails.
+        # The paths of large values, which a checkpoint may not need: it lacks them at first.
         self.left_out: set[ObjectPath] = set()
-        self.alternatives: list[set[ObjectPath]] = []
         self.error: Optional[Exception] = None
         self.opened = contextlib.ExitStack()
 
@@ -153,8 +147,6 @@ class _Rehearsal:
             # states is odd, since two steps may leave a value such as a switch unchanged.
             if any(self.world.all_gather_objects(self._has_hidden_state())):
                 trips.append(self._trip(2, 4))
-            self.left_out = self.large
-            self.alternatives = [paths for paths in (set(), self.switches) if paths != self.large]
             for trip in trips:
                 self._repeat(trip)
         for path in self.left_out:
@@ -201,9 +193,8 @@ class _Rehearsal:
             self._leave_out_what_differs()
         extra = self.extra
         values = {path: find(extra.roots, path) for path in extra.saved}
-        self.switches |= {path for path, value in values.items() if type(value) in SWITCHES}
         large = {path for path, value in values.items() if nbytes(value) > MOST_BYTES}
-        self.large |= {path for path in large if not extra.is_state(path)}
+        self.left_out |= {path for path in large if not extra.is_state(path)}
         training = self.training
         states = checkpoint_files(training.model, training.optimizer, training.average, self.extra)
         # The other processes may share no disk with the run directory.
@@ -267,10 +258,10 @@ class _Rehearsal:
             self._refuse_what_cannot_be_repeated()
             return
         while {*differing} - unstable:
-            if not self.alternatives:
+            if not self.left_out:
                 self._refuse()
                 return
-            self.left_out = self.alternatives.pop(0)
+            self.left_out = set()
             differing = self._differing(trip)
 
     def _differing(self, trip: _Trip) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import logging
 import os
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Optional
 
-from paddle_mnist.checkpoint.contents import load_model, saved_optimizer
+from paddle_mnist.checkpoint.contents import load_model, read_extra, saved_optimizer
 from paddle_mnist.checkpoint.manifest import (
-    EXTRA,
     OPTIMIZER,
     PARAMS,
     Checkpoint,
@@ -23,7 +22,6 @@ from paddle_mnist.checkpoint.names import final_values, find_checkpoint, find_pa
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError, ConfigError, spelled
-from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.object_graph import ObjectPath
 from paddle_mnist.hidden_state.optimizer_state import load_optimizer
 from paddle_mnist.hidden_state.plain_data import digest_of
@@ -112,12 +110,6 @@ def load_training(
     load_model(checkpoint, training.model, training.average)
     values = [entry for entry in saved["values"] if extra.unpacked_path(entry[0]) not in left_out]
     extra.load_values({**saved, "values": values}, schedule, is_own)
-
-
-def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
-    """Return the extra state in a checkpoint. Raises CheckpointError."""
-    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
-    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))
 
 
 def _find_checkpoint(training: Training) -> Optional[Checkpoint]:

@@ -129,7 +129,7 @@ def _load_loss(loss: nn.Layer, weights: SavedWeights) -> None:
     checkpoint, named = weights.checkpoint, {}
     if checkpoint and checkpoint.has_file(EXTRA):
         path = checkpoint.path.with_suffix(EXTRA)
-        named = unpack(checkpoint.load(EXTRA), None, path)["named"]
+        named = unpack(checkpoint.load(EXTRA), None, path, None)["named"]
     if LOSS in named:
         load_weights(loss, named[LOSS], weights.path)
     else:

@@ -2,14 +2,18 @@
 
 import array
 import collections
+import dataclasses
+import enum
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 from paddle import nn
 
+from paddle_mnist.checkpoint.manifest import EXTRA, LATER_FORMAT, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
@@ -67,7 +71,7 @@ def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     mapped = np.memmap(tmp_path / "file", "int8", "w+", shape=3)
     factory = collections.defaultdict(lambda: 1)
     assert not any(
-        map(is_plain, (local(1), mapped, factory, np.array([None]), [[[[[[[[[1]]]]]]]]]))
+        map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
     )
 
 
@@ -213,3 +217,118 @@ def test_load_of_damaged_state_raises(state, tmp_path):
     for packed in DAMAGED.values():
         with pytest.raises(CheckpointError, match=r"model_epoch0\.pdstate: "):
             load(state, tmp_path, packed)
+
+
+class Mode(enum.Enum):
+    SLOW, FAST = 1, 2
+
+
+class Other(enum.Enum):
+    SLOW = 1
+
+
+@dataclasses.dataclass
+class Sample:
+    points: np.ndarray
+    reward: float = 0.5
+
+
+def gelu():
+    return 2
+
+
+def half():
+    return 0.5
+
+
+class Elsewhere:
+    """A class that the program below does not hold."""
+
+
+def stateful():
+    """Return extra state of a program that holds `Mode`, `Sample` and `gelu`."""
+    step.mode, step.samples, step.function = Mode.SLOW, [Sample(np.zeros(1))], gelu
+    step.others = [half]
+    model = Net()
+    optimizer = Own(0.1, parameters=model.parameters())
+    return ExtraState(model, optimizer, {"model": model, "step": step}, named={}, optional={})
+
+
+@pytest.fixture
+def held_state():
+    yield stateful()
+    vars(step).clear()
+
+
+def test_values_by_name_come_back_as_the_programs_own(held_state):
+    sample, inner = Sample(np.ones(2), 2.0), [1]
+    value = {"mode": Mode.FAST, "samples": [sample, sample], "function": gelu, "a": [inner, inner]}
+    assert is_plain(value, (), held_state.held) and not is_plain(value)
+    again = unpack(safe_loads(SavedState(pack(value)).to_bytes()), {}, "file", held_state.held)
+    assert again["mode"] is Mode.FAST and again["function"] is gelu
+    first, second = again["samples"]
+    assert first is second and type(first) is Sample and equal(vars(first), vars(sample))
+    assert again["a"][0] is again["a"][1] == inner
+
+
+def test_children_of_a_generator_are_counted(held_state):
+    parent = np.random.default_rng(3)
+    parent.spawn(2)
+    (again,) = copied([parent])
+    assert again.spawn(1)[0].random() == parent.spawn(1)[0].random()
+
+
+# What a file may not name, or make.
+UNHELD = {
+    "a function of the program's module": {"function": f"{__name__}:stateful"},
+    "a function of Python's": {"function": "os:system"},
+    "a class as a function": {"function": f"{__name__}:Sample"},
+    "another enumeration": {"enum": [f"{__name__}:Other", "SLOW"]},
+    "a member that is not there": {"enum": [f"{__name__}:Mode", "__class__"]},
+    "an object of another class": {"object": [f"{__name__}:Elsewhere", {}]},
+    "an object of a library": {"object": ["subprocess:Popen", {"args": "true"}]},
+    "an object with a special attribute": {"object": [f"{__name__}:Sample", {"__class__": 1}]},
+    "an enumeration as an object": {"object": [f"{__name__}:Mode", {}]},
+    "objects in a structured array": {"structured": [[["a", "|O"]], [1], 0]},
+    "no list before it": {"same": 5},
+}
+
+
+@pytest.mark.parametrize("what", UNHELD)
+def test_load_of_a_name_that_the_program_does_not_hold_raises(what, held_state):
+    values = [root("step", ("attribute", "mode")), UNHELD[what]]
+    text = json.dumps({"dict": [[["values", {"list": [values]}]], None]})
+    packed = {STRUCTURE: text, "0": np.zeros(8, "uint8")}
+    with pytest.raises(CheckpointError, match=r"model_epoch0\.pdstate: "):
+        held_state.load_values(held_state.unpacked(packed, Path("model_epoch0.pdstate")))
+    assert step.mode is Mode.SLOW
+
+
+def test_file_with_values_by_name_is_readable_by_paddle(held_state, tmp_path):
+    step.mode, step.samples = Mode.FAST, [Sample(np.ones(2))]
+    assert not held_state.save_changed(held_state.changes())
+    path = tmp_path / "model_epoch0.pdstate"
+    path.write_bytes(SavedState(held_state.packed()).to_bytes())
+    assert held_state.is_later and "FAST" in paddle.load(str(path))[STRUCTURE]
+    packed = safe_loads(path.read_bytes())
+    step.mode, step.samples = Mode.SLOW, [Sample(np.zeros(1))]
+    another = stateful()
+    another.load_values(another.unpacked(packed, path))
+    assert step.mode is Mode.FAST and equal(step.samples[0].points, np.ones(2))
+
+
+def change(state):
+    """Change what format 5 is for."""
+    step.mode, step.samples, step.function = Mode.FAST, [Sample(np.ones(2), 2.0)], half
+    state.roots["model"].body.weight.need_clip = False
+
+
+def test_checkpoint_of_format_5_restores(held_state):
+    """`golden/format-5` is what `change` left under Paddle 3.3.1. Never replace it."""
+    checkpoint = read_manifest(Path(__file__).parents[1] / "golden/format-5/model_epoch0.json")
+    assert checkpoint.manifest["format"] == LATER_FORMAT
+    checkpoint.verify()
+    held_state.load_values(held_state.unpacked(checkpoint.load(EXTRA), checkpoint.path))
+    assert step.mode is Mode.FAST and step.function is half
+    assert equal(step.samples[0].points, np.ones(2)) and step.samples[0].reward == 2.0
+    assert not held_state.roots["model"].body.weight.need_clip

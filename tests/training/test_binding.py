@@ -15,6 +15,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
 from stateful_rows import Wavering
+from test_former_checkpoints import rewrite
 
 from paddle_mnist import Callback, Gathered, Mean
 from paddle_mnist.errors import ConfigError
@@ -408,3 +409,84 @@ def test_fit_further_metrics_of_a_finished_run_are_evaluated_silently(tmp_path, 
     assert result.stopped == "finished"
     assert train(ROW, tmp_path, epochs=1, metrics=metrics).stopped == "already finished"
     assert not changes_of_code(lines)
+
+
+# Arrays that code names, and the first batch
+
+
+def features(seed, folder, **options):
+    """Train on random features of the points, whose matrix is drawn from a seed."""
+    matrix = paddle.to_tensor(np.random.RandomState(seed).randn(6, 6).astype("float32"))
+
+    def step(model, batch):
+        return {"loss": F.cross_entropy(model(batch[0] @ matrix), batch[1])}
+
+    return train(ROW, folder, step=step, epochs=1, **TASK, **options)
+
+
+def test_fit_other_arrays_that_step_names_raise_with_the_remedy(tmp_path, lines):
+    assert features(1, tmp_path).stopped == "finished"
+    assert features(1, tmp_path).stopped == "already finished"
+    with pytest.raises(ConfigError, match="seed the generators") as refusal:
+        features(2, tmp_path)
+    assert names_in(refusal) == ["arrays.step.matrix"]
+    assert "may end with other bits" in str(refusal.value)
+    assert features(2, tmp_path, override="arrays").stopped == "already finished"
+
+
+def test_fit_other_tensors_of_the_loss_raise(tmp_path):
+    def weighted(*weights, **options):
+        tensor = paddle.to_tensor(weights) if weights else None
+        loss = nn.CrossEntropyLoss(weight=tensor)
+        return train(ROW, tmp_path, loss=loss, epochs=1, **options)
+
+    weighted()
+    with pytest.raises(ConfigError) as refusal:
+        weighted(1.0, 2.0, 1.0)
+    assert names_in(refusal) == ["arrays.loss.weight"]
+    weighted(1.0, 2.0, 1.0, override="arrays")
+    with pytest.raises(ConfigError) as refusal:
+        weighted(1.0, 3.0, 1.0)
+    assert names_in(refusal) == ["arrays.loss.weight"]
+
+
+def test_fit_arrays_that_steps_change_are_not_compared(tmp_path):
+    """A second call in the same process finds them as the first has left them."""
+    sums = np.zeros(3)
+
+    def step(model, batch):
+        sums[:] += 1
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    for stopped in ("finished", "already finished"):
+        assert train(ROW, tmp_path, step=step, epochs=1, **TASK).stopped == stopped
+
+
+def test_fit_run_that_recorded_no_arrays_and_no_batch_continues(tmp_path):
+    assert features(1, tmp_path).stopped == "finished"
+    newer = ("arrays", "data.first_batch")
+
+    def as_in_version_1_0(config):
+        assert {*newer} <= {*config}
+        return {name: value for name, value in config.items() if name not in newer}
+
+    rewrite(tmp_path, as_in_version_1_0)
+    assert features(2, tmp_path).stopped == "already finished"
+
+
+def test_fit_other_first_batch_raises_with_the_remedy(tmp_path):
+    """As of words that are numbered in the order of a set: the samples themselves are the same."""
+
+    def numbered(order, **options):
+        def collate(samples):
+            points, labels = (np.stack(column) for column in zip(*samples))
+            return points[:, order], labels
+
+        return train(ROW, tmp_path, collate_fn=collate, epochs=1, **options)
+
+    order = [0, 1, 2, 3, 4, 5]
+    assert numbered(order).stopped == "finished"
+    assert numbered(order).stopped == "already finished"
+    with pytest.raises(ConfigError, match=r"sorted\(\)") as refusal:
+        numbered(order[::-1])
+    assert names_in(refusal) == ["data.first_batch"]

@@ -123,7 +123,9 @@ def train(output, build, *callbacks, **options):
         values = {**build(), **options}
         callbacks = [*values.pop("callbacks", ()), *callbacks]
         fixed = {"epochs": 3, "batch_size": 3, "seed": 3, "device": "cpu", "figures": False}
-        return fit(**grouped(**values, **fixed, callbacks=callbacks, output=output, visualdl=()))
+        return fit(
+            **grouped(**{**fixed, **values}, callbacks=callbacks, output=output, visualdl=())
+        )
 
 
 def check_resumes(folder, build, stops, killed=False):
