@@ -117,9 +117,3 @@ def checkpoint_files(
     if extra and (packed := extra.packed()):
         files[EXTRA] = SavedState(packed)
     return files
-
-
-def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
-    """Return the extra state in a checkpoint. Raises CheckpointError."""
-    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
-    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))

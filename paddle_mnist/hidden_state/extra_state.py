@@ -443,6 +443,19 @@ class ExtraState:
         room[0] -= nbytes(value)
         return copied(value, self.held)
 
+    def changed_arrays(self, saved: Mapping[str, Any]) -> set[str]:
+        """Return the names of `arrays` that a checkpoint saves or leaves out, as steps change them.
+
+        saved: its extra state (`unpacked`).
+        """
+        paths = {self.unpacked_path(path) for path, _ in saved["values"]}
+        return {
+            describe_path(path)
+            for path in self.arrays()
+            if identity(path) in saved["left"]
+            or any(path[:length] in paths for length in range(1, len(path) + 1))
+        }
+
     def arrays(self) -> dict[ObjectPath, str]:
         """Return hashes of the arrays and tensors that the net, the loss, ... had at first.
 

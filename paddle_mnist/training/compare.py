@@ -7,10 +7,8 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.contents import read_extra
-from paddle_mnist.checkpoint.manifest import EXTRA, Checkpoint, Manifest
+from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
-from paddle_mnist.hidden_state.object_graph import describe_path, identity
 from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.training.arguments import (
     ARRAYS,
@@ -64,11 +62,15 @@ def check_override(training: Training) -> None:
 
 
 def check_config_unchanged(
-    training: Training, checkpoint: Checkpoint, where: Optional[str] = None
+    training: Training,
+    checkpoint: Checkpoint,
+    changed_arrays: Optional[Collection[str]] = None,
+    where: Optional[str] = None,
 ) -> None:
     """Raise ConfigError, with a diff, if the configuration differs from the checkpoint's.
 
-    where: the mirror, if the checkpoint is there.
+    changed_arrays: the names of arrays that steps have changed, which are not compared; None to
+        compare no array. where: the mirror, if the checkpoint is there.
     """
     run, epochs = training.run, training.arguments.epochs
     where = where or str(run.path if run.owns(checkpoint) else checkpoint.label)
@@ -77,7 +79,7 @@ def check_config_unchanged(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
             "weights in your own code, as the tutorial does"
         )
-    changes = config_changes(training, checkpoint)
+    changes = config_changes(training, checkpoint, changed_arrays)
     if changes:
         names = [name for name, _, _ in changes]
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
@@ -156,11 +158,14 @@ def has_other_schedule(training: Training, checkpoint: Checkpoint) -> bool:
 
 
 def config_changes(
-    training: Training, checkpoint: Checkpoint, override: Optional[Sequence[str]] = None
+    training: Training,
+    checkpoint: Checkpoint,
+    changed_arrays: Optional[Collection[str]] = None,
+    override: Optional[Sequence[str]] = None,
 ) -> list[tuple[str, Any, Any]]:
     """Return (name, value in the run, value now) for each difference that is not overridden.
 
-    override: by default that of the call.
+    changed_arrays: see `check_config_unchanged`. override: by default that of the call.
     """
     arguments, manifest = training.arguments, checkpoint.manifest
     override = arguments.override if override is None else override
@@ -174,6 +179,7 @@ def config_changes(
     is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
     skipped = {CODE} if is_same_paddle else {*TASK}
     skipped -= {name.partition(".")[0] for name in must_match}
+    skipped |= {ARRAYS} if changed_arrays is None else {f"{ARRAYS}.{n}" for n in changed_arrays}
     if stored.get(PYTHON) != current.get(PYTHON):
         skipped.add(CODE)
     groups = {name.partition(".")[0] for name in stored if "." in name}
@@ -189,7 +195,6 @@ def config_changes(
         if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
         and (name in stored or name in must_match or name.partition(".")[0] in groups)
         and not _is_among(name, (*allowed, *skipped))
-        and not (name.startswith(f"{ARRAYS}.") and name in _arrays_in(training, checkpoint))
         and (name in common or not _is_optional(name))
     ]
 
@@ -199,24 +204,6 @@ def _with_arrays(values: dict[str, Any]) -> dict[str, Any]:
     arrays = values.pop(ARRAYS, None)
     entries = {f"{ARRAYS}.{name}": digest for name, digest in arrays or ()}
     return {**values, **({} if arrays is None else {f"{ARRAYS}.": True}), **entries}
-
-
-def _arrays_in(training: Training, checkpoint: Checkpoint) -> set[str]:
-    """Return the names of arrays that are not compared: those that steps have changed.
-
-    A checkpoint that is not loaded is compared again once it is.
-    """
-    extra, names = training.extra, {path: describe_path(path) for path in training.extra.arrays()}
-    if checkpoint.has_file(EXTRA) and EXTRA not in checkpoint.loaded:
-        return {f"{ARRAYS}.{name}" for name in names.values()}
-    saved = read_extra(checkpoint, extra)
-    paths = {extra.unpacked_path(path) for path, _ in saved["values"]}
-    return {
-        f"{ARRAYS}.{name}"
-        for path, name in names.items()
-        if identity(path) in saved["left"]
-        or any(path[:length] in paths for length in range(1, len(path) + 1))
-    }
 
 
 def _comparable(name: str, value: Any) -> Any:

@@ -36,7 +36,8 @@ def in_scratch(arguments: FitArguments) -> FitArguments:
     """Return the arguments as they are under `prove`; unchanged in any other program."""
     if not (plan := find_plan()):
         return arguments
-    saving, loading = replace(arguments.saving, mirror=None), arguments.loading
+    loading = arguments.loading
+    saving = replace(arguments.saving, mirror=None, stop_on_difference=False)
     if every := plan.save_every:
         saving = replace(saving, every_steps=min(every, saving.every_steps or every))
     if steps := plan.steps:

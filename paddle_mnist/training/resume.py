@@ -9,8 +9,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Optional
 
-from paddle_mnist.checkpoint.contents import load_model, read_extra, saved_optimizer
+from paddle_mnist.checkpoint.contents import load_model, saved_optimizer
 from paddle_mnist.checkpoint.manifest import (
+    EXTRA,
     OPTIMIZER,
     PARAMS,
     Checkpoint,
@@ -112,6 +113,12 @@ def load_training(
     extra.load_values({**saved, "values": values}, schedule, is_own)
 
 
+def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
+    """Return the extra state in a checkpoint. Raises CheckpointError."""
+    packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
+    return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))
+
+
 def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
     """Return the checkpoint from which a run resumes, verified and loaded; None to start at step 0.
 
@@ -150,8 +157,13 @@ def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
                     "epoch it was saved; expected a .pdparams and .pdopt without a manifest"
                 )
     if checkpoint:
-        check_config_unchanged(training, checkpoint)
+        check_config_unchanged(training, checkpoint, _changed_arrays(training, checkpoint))
     return checkpoint
+
+
+def _changed_arrays(training: Training, checkpoint: Checkpoint) -> set[str]:
+    """Return the names of the program's arrays that steps have changed, or may have."""
+    return training.extra.changed_arrays(read_extra(checkpoint, training.extra))
 
 
 def _fetch_newest(training: Training) -> Optional[Checkpoint]:
