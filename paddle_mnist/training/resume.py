@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Optional
+from typing import Any, Optional
 
 from paddle_mnist.checkpoint.contents import load_model, saved_optimizer
 from paddle_mnist.checkpoint.manifest import (
@@ -23,6 +23,7 @@ from paddle_mnist.checkpoint.names import final_values, find_checkpoint, find_pa
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError, ConfigError, spelled
+from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.object_graph import ObjectPath
 from paddle_mnist.hidden_state.optimizer_state import load_optimizer
 from paddle_mnist.hidden_state.plain_data import digest_of
