@@ -58,7 +58,7 @@ from paddle_mnist.hidden_state.snapshot import (
     data_snapshot,
 )
 from paddle_mnist.nn.layers import own_gradient_hooks
-from paddle_mnist.nn.schedule import schedule_numbers
+from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.arrays import is_tensor
 
@@ -235,15 +235,21 @@ class ExtraState:
 
         A change inside plain data counts as a change of the whole (`_plain_path`).
         """
-        numbers = schedule_numbers(self.optimizer, finite=True)
+        schedules = {
+            id(scheduler_of(optimizer)): schedule_numbers(optimizer, optimizer is self.optimizer)
+            for optimizer in (*self.optimizers.values(), self.optimizer)
+        }
         values: dict[ObjectPath, Any] = {}
         others: dict[ObjectPath, None] = {}
         for path, _, _ in changes:
             lengths = range(2, len(path) + 1)
             if any(path[:length] in values or path[:length] in others for length in lengths):
                 continue  # another change in the same value
-            if path[0][1] == "schedule" and _is_in(numbers, path[1:]):
-                continue  # the manifest has it
+            if any(
+                _is_in(schedules.get(id(find(self.roots, path[:length])), {}), path[length:])
+                for length in range(1, len(path))
+            ):
+                continue  # saved with its optimizer; of the run's, numbers that JSON has
             saved_path = self._plain_path(path)
             if saved_path is None:
                 others[path] = None

@@ -145,9 +145,9 @@ DAMAGE = {
 DAMAGED_MANIFESTS = {
     "cut in half": lambda path: os.truncate(path, path.stat().st_size // 2),
     "of format 3": partial(edit, format=3),
-    "of format 5": partial(edit, format=5),
+    "of format 6": partial(edit, format=6),
     "of format '1.1'": partial(edit, format="1.1"),
-    "of format 5, sealed in another way": partial(edit, format=5, checksum="x", sealed=False),
+    "of format 6, sealed in another way": partial(edit, format=6, checksum="x", sealed=False),
     "without a checksum": partial(edit, sealed=False, checksum=None),
     "edited": partial(edit, sealed=False, data_hash="cd" * 32),
     "of a list": lambda path: path.write_text("[]"),
@@ -263,10 +263,10 @@ def test_run_whose_checkpoints_are_all_damaged_raises_exit_4(folder):
 def test_read_manifest_of_a_future_format_raises(folder):
     """Another version helps, however that one seals its manifests."""
     manifest = folder / f"{NEWER}{MANIFEST}"
-    for case in ("of format 5", "of format 5, sealed in another way"):
+    for case in ("of format 6", "of format 6, sealed in another way"):
         DAMAGED_MANIFESTS[case](manifest)
         with pytest.raises(
-            CheckpointError, match=r"mnist_epoch1\.json: format 5; this version reads"
+            CheckpointError, match=r"mnist_epoch1\.json: format 6; this version reads"
         ):
             read_manifest(manifest)
 
