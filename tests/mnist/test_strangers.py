@@ -184,11 +184,11 @@ def test_read_pictures_many_leaves_out_a_strip_at_the_border(predictor, tmp_path
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_read_pictures_noise_is_refused_by_its_number_of_shapes(predictor, tmp_path, many):
+def test_read_pictures_noise_is_refused_by_its_number_of_strokes(predictor, tmp_path, many):
     noise = np.random.RandomState(0).randint(0, 256, (300, 300), np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
     (reading,) = read_pictures(predictor, [str(tmp_path / "noise.png")], many=many)
-    assert "shapes, as in noise or a pattern" in reading.error and reading.kind == "strokes"
+    assert "strokes, as in noise or a pattern" in reading.error and reading.kind == "strokes"
 
 
 def test_read_pictures_says_what_decided(predictor, tmp_path):

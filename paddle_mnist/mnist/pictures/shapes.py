@@ -108,12 +108,9 @@ def find_shapes(ink: np.ndarray, faintest: float = FAINTEST) -> list[Shape]:
     is_ink |= ~at_border & (heights > FLAG * np.median(heights[is_ink]))
     large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
     kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
-    if kept.sum() > MOST_STROKES:
-        raise PictureError(
-            f"{kept.sum():,} shapes, as in noise or a pattern; expected digits, at most "
-            f"{MOST_STROKES:,} strokes; photograph fewer at once",
-            "strokes",
-        )
+    if (count := kept.sum()) > MOST_STROKES:
+        found = f"{count:,} strokes, as in noise or a pattern; expected at most {MOST_STROKES:,}"
+        raise PictureError(f"{found}; photograph fewer digits at once", "strokes")
     shapes = []
     for members in _groups(outlines[kept], large[kept]):
         box = Box(*_union(outlines[kept][members]))
@@ -204,23 +201,19 @@ def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:
     shapes = sorted(shapes, key=lambda shape: shape.box.left)
     usual = np.median([shape.box.height for shape in shapes])
     rows: list[list[Shape]] = []
-    middles: list[float] = []  # of the rows' last shapes
     for shape in shapes:
         is_small = shape.box.height < SMALL * usual
         middle = shape.box.top if is_small else _middle([shape])
-        distances = np.abs(np.subtract(middles, middle))
+        distances = [abs(_middle(row[-3:]) - middle) for row in rows]
         best = int(np.argmin(distances)) if rows else 0
         if not rows or distances[best] > SAME_ROW * usual:
-            best = len(rows)
             rows.append([shape])
-            middles.append(0)
         else:
-            is_low = shape.box.top > middles[best]
+            is_low = shape.box.top > _middle(rows[best][-3:])
             rows[best].append(replace(shape, is_mark=bool(is_small and is_low)))
-        middles[best] = _middle(rows[best][-3:])
     return [shape for row in sorted(rows, key=_middle) for shape in row]
 
 
 def _middle(row: Sequence[Shape]) -> float:
     digits = [shape for shape in row if not shape.is_mark] or row
-    return float(np.mean([shape.box.top + shape.box.height / 2 for shape in digits]))
+    return sum(shape.box.top + shape.box.bottom for shape in digits) / 2 / len(digits)
