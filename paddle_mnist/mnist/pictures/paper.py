@@ -230,7 +230,7 @@ def _without_horizontal_lines(ink: np.ndarray, is_turned: bool) -> tuple[np.ndar
     """
     thickest = max(3, round(LINE_WIDTH * max(ink.shape)))
     strokes, edge = _opened(ink, thickest + 2), 2 * thickest
-    thin = np.uint8(ink - strokes > FAINTEST_LINE)
+    thin = (ink - strokes > FAINTEST_LINE).astype(np.uint8)
     lines = _lines(ink, thin, thickest)
     if len(lines) == 1:
         mask, _, support = lines[0]
