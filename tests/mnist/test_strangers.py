@@ -94,6 +94,35 @@ KINDS = {
 }
 
 
+def thin_four(size, width):
+    """A 4 whose stem, as thin as a ruled line, reaches the lower border."""
+    image, unit = Image.new("L", (size, size), 255), size / 28
+    pen = ImageDraw.Draw(image)
+    angle = [(6, 3), (5, 14), (23, 14)]
+    pen.line([(x * unit, y * unit) for x, y in angle], INK, width)
+    pen.line([(18 * unit, unit), (18 * unit, size)], INK, width)
+    return image
+
+
+def below(image, *corners, ink=120):
+    """Lay a polygon over a picture: a line, or a strip of the desk. corners: shares."""
+    points = [(x * image.width, y * image.height) for x, y in corners]
+    ImageDraw.Draw(image).polygon(points, ink)
+    return image
+
+
+KINDS.update(
+    {
+        "a 4 as thin as a line": (lambda: thin_four(100, 1), 4),
+        "a larger 4 as thin as a line": (lambda: thin_four(200, 2), 4),
+        "a line below": (
+            lambda: below(alone(STROKES[3]), (0, 0.95), (1, 0.95), (1, 0.957), (0, 0.957)),
+            3,
+        ),
+    }
+)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_read_pictures_kinds_of_strangers_reads_the_digit(predictor, tmp_path, kind):
     make, digit = KINDS[kind]
@@ -134,6 +163,48 @@ def test_read_pictures_many_finds_no_digit_in_noise(predictor, tmp_path):
     Image.fromarray(noise).save(tmp_path / "noise.png")
     (reading,) = read_pictures(predictor, [str(tmp_path / "noise.png")], many=True)
     assert len(reading.digits) > 100 and reading.text.count("?") > 0.9 * len(reading.text)
+
+
+STRIPS = {
+    "below": [(0, 0.96), (1, 0.96), (1, 1), (0, 1)],
+    "on the left": [(0, 0), (0.006, 0), (0.006, 1), (0, 1)],
+}
+
+
+@pytest.mark.parametrize("strip", STRIPS)
+@pytest.mark.parametrize("ink", [120, 215])
+def test_read_pictures_many_leaves_out_a_strip_at_the_border(predictor, tmp_path, strip, ink):
+    """Lines of the strokes' width and parallel ones are not taken for ruled lines, either."""
+    page = Image.new("L", (900, 160), 250)
+    for left in range(60, 900, 85):
+        ImageDraw.Draw(page).line([(left, 30), (left - 5, 125)], 40, 2)
+    below(page, *STRIPS[strip], ink=ink).save(tmp_path / "page.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "page.png")], many=True)
+    assert reading.text == "1" * 10
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_read_pictures_noise_is_refused_by_its_number_of_strokes(predictor, tmp_path, many):
+    noise = np.random.RandomState(0).randint(0, 256, (300, 300), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "noise.png")], many=many)
+    assert "strokes, as in noise or a pattern" in reading.error and reading.kind == "strokes"
+
+
+def test_read_pictures_says_what_decided(predictor, tmp_path):
+    """The probability is that of the digit that is given, of two the smaller one."""
+    for name, picture in (("7", alone(STROKES[7])), ("1", flagged(0.7))):
+        picture.save(tmp_path / f"{name}.png")
+    seven, one = read_pictures(predictor, [str(tmp_path / f"{n}.png") for n in "71"])
+    assert (seven.digit, seven.as_dict()["decided_by"]) == (7, "net")
+    assert (one.digit, one.as_dict()["decided_by"]) == (1, "rule for 7 and 1")
+    assert one.probability < 0.5 and "unsure" in one.note
+
+
+def test_read_pictures_takes_no_cut_digit_for_a_sheet(predictor, tmp_path):
+    cut_to_ink(STROKES[3], 18).save(tmp_path / "3.png")
+    (reading,) = read_pictures(predictor, [str(tmp_path / "3.png")])
+    assert (reading.digit, reading.note) == (3, "")
 
 
 def test_read_pictures_gives_advice_on_a_refused_picture(predictor, tmp_path):

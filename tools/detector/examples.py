@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from detector import non_digits, paper
+from detector import letters, non_digits, paper
 from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
-from detector.shapes import UNUSUAL_DIGITS, Line, pen_cover, unusual_digit
+from detector.shapes import UNUSUAL_DIGITS, pen_cover, unusual_digit
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.images import Images
@@ -66,18 +66,18 @@ def examples(data: Images, random: Random) -> Examples:
     digits = {MNIST: _with_shaken(raw, random, 1), REDRAWN: _with_shaken(drawn, random, 1)}
     for kind in paper.KINDS:
         digits[kind] = _with_shaken(_on_paper(kind, train, ON_PAPER), random, PAPER_SHAKEN)
-    for kind, form in UNUSUAL_DIGITS.items():
-        digits[kind] = _with_shaken(_drawn(_cover_of(form), UNUSUAL["train"]), random, 1)
+    for kind in UNUSUAL_DIGITS:
+        digits[kind] = _with_shaken(unusual_digits(kind, UNUSUAL["train"]), random, 1)
     of_valid = {MNIST: np.asarray(valid.images), REDRAWN: drawn_valid}
     of_valid.update({kind: _on_paper(kind, valid, ON_PAPER) for kind in paper.KINDS})
     of_valid["plain, more"] = _on_paper("plain", valid, PLAIN)
     unusual = {
         kind: _read_of([functools.partial(unusual_digit, form)], UNUSUAL["valid"], 20_000)
-        for kind, form in UNUSUAL_DIGITS.items()
+        for kind, (_, form) in UNUSUAL_DIGITS.items()
     }
-    unseen = {
-        kind: _read_of(draws.values(), UNSEEN, 20_000) for kind, draws in non_digits.UNSEEN.items()
-    }
+    written = letters.letters(letters.LETTERS, letters.UNSEEN_WRITTEN)  # needs Debian's fonts
+    others = {**non_digits.UNSEEN, "handwritten letters": written}
+    unseen = {kind: _read_of(draws.values(), UNSEEN, 20_000) for kind, draws in others.items()}
     return Examples(digits, no_digits, of_valid, unusual, unseen)
 
 
@@ -122,21 +122,19 @@ def _digits_drawn(split: Split, count: int) -> Pixels:
     return _drawn(cover, count)
 
 
-def flagged_ones(count: int) -> Pixels:
-    """Return ones with a long upstroke, as they would be read from a picture."""
-    return _drawn(_cover_of(UNUSUAL_DIGITS["flagged ones"]), count)
+def unusual_digits(kind: str, count: int, first: int = 0) -> Pixels:
+    """Return digits of a form of UNUSUAL_DIGITS, as they would be read from a picture.
+
+    first: of the seeds, one for each digit.
+    """
+    pens, half, form = non_digits.PENS, non_digits.SIDE // 2, UNUSUAL_DIGITS[kind][1]
+    return _drawn(lambda random: pen_cover(form(random), random.uniform(*pens), half), count, first)
 
 
-def _cover_of(form: Callable[[Random], list[Line]]) -> Callable[[Random], Cover]:
-    """Return what draws a digit of an unusual form with pens of all widths."""
-    pens, half = non_digits.PENS, non_digits.SIDE // 2
-    return lambda random: pen_cover(form(random), random.uniform(*pens), half)
-
-
-def _drawn(cover: Callable[[Random], Cover], count: int) -> Pixels:
+def _drawn(cover: Callable[[Random], Cover], count: int, first: int = 0) -> Pixels:
     """Return drawings as they would be read from a picture of paper without a flaw."""
     found = []
-    for random in map(Random, range(count)):
+    for random in map(Random, range(first, first + count)):
         drawing = np.float32(cover(random))
         blur = random.uniform(0, 0.01) * max(drawing.shape)
         drawing = trimmed(cv2.GaussianBlur(drawing, (0, 0), max(blur, 1e-3)), 0.4)

@@ -1,7 +1,7 @@
-"""Letters and signs of printed fonts, written as digits are written on plain paper.
+"""Letters and signs of printed and handwritten fonts, written as digits are on plain paper.
 
-The detector learns from fonts that come with Matplotlib and from those of DEBIAN_FONTS; it is
-compared on others that come with Matplotlib.
+The detector learns from fonts that come with Matplotlib and from Debian's GREEK_FONTS and
+HANDWRITING; it is compared on UNSEEN_FONTS and, where it is trained, on UNSEEN_HANDWRITING.
 """
 
 import functools
@@ -19,10 +19,7 @@ from detector.camera import Cover, Draw, Random, on_paper, random_look, tilted
 from paddle_mnist.errors import ConfigError
 
 FONTS = Path(matplotlib.get_data_path(), "fonts/ttf")
-DEBIAN_FONTS = {  # by package
-    "fonts-breip": ["Breip.ttf"],
-    "fonts-dkg-handwriting": ["dkg.ttf"],
-    "fonts-femkeklaver": ["femkeklaver.ttf"],
+GREEK_FONTS = {  # by package of Debian
     "fonts-gfs-artemisia": ["GFSArtemisia.otf", "GFSArtemisiaIt.otf"],
     "fonts-gfs-bodoni-classic": ["GFSBodoniClassic.otf"],
     "fonts-gfs-didot": ["GFSDidot.otf", "GFSDidotItalic.otf"],
@@ -30,33 +27,43 @@ DEBIAN_FONTS = {  # by package
     "fonts-gfs-neohellenic": ["GFSNeohellenic.otf", "GFSNeohellenicIt.otf"],
     "fonts-gfs-olga": ["GFSOlga.otf"],
     "fonts-gfs-solomos": ["GFSSolomos.otf"],
+}
+BECAUSE_WE = "Build", "Connect", "Create", "Learn", "Mentor", "Organize"
+HANDWRITING = {
+    "fonts-breip": ["Breip.ttf"],
+    "fonts-bwht": [f"BecauseWe{name}-Regular.otf" for name in BECAUSE_WE],
+    "fonts-dkg-handwriting": ["dkg.ttf", "dkgBd.ttf", "dkgIt.ttf"],
+    "fonts-femkeklaver": ["femkeklaver.ttf"],
     "fonts-humor-sans": ["Humor-Sans.ttf"],
 }
-TRAINING_FONTS = (
-    """
-    DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSerif DejaVuSerif-Bold DejaVuSerif-Italic
-    DejaVuSansMono DejaVuSansMono-Oblique
-""".split()
-    + [font for fonts in DEBIAN_FONTS.values() for font in fonts]
+UNSEEN_HANDWRITING = {
+    "fonts-comic-neue": ["ComicNeue-Light.otf", "ComicNeue-Regular.otf", "ComicNeue-Italic.otf"],
+    "fonts-dancingscript": ["DancingScript-Regular.otf"],
+    "fonts-ecolier-court": ["Ecolier-court.ttf"],
+    "fonts-havana": ["Havana-Regular.otf"],
+    "fonts-kaushanscript": ["KaushanScript-Regular.otf"],
+}
+DEBIAN_FONTS = {**GREEK_FONTS, **HANDWRITING, **UNSEEN_HANDWRITING}
+GREEK_NAMES, WRITTEN, UNSEEN_WRITTEN = (
+    [name for names in fonts.values() for name in names]
+    for fonts in (GREEK_FONTS, HANDWRITING, UNSEEN_HANDWRITING)
 )
+TRAINING_FONTS = [
+    *"DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSerif DejaVuSerif-Bold".split(),
+    *"DejaVuSerif-Italic DejaVuSansMono DejaVuSansMono-Oblique".split(),
+    *GREEK_NAMES,
+    *WRITTEN,
+]
 UNSEEN_FONTS = "STIXGeneral STIXGeneralBol STIXGeneralItalic cmr10 cmb10 cmss10 cmtt10".split()
 # O and I in Latin, Greek, Cyrillic, Armenian, Hebrew, Arabic and Lisu are written like 0 and 1.
 LOOK_ALIKES = set("OoIl\u039f\u03bf\u0399\u03b9\u041e\u043e\u0406\u0555\u0585\u05d5\u05df\u05e1")
 LOOK_ALIKES |= set("\u0627\ua4f2\ua4f3")
-SCRIPTS = {  # code points
-    "Greek": (0x0391, 0x03CE),
-    "Cyrillic": (0x0400, 0x0481),
-    "Armenian": (0x0531, 0x0587),
-    "Hebrew": (0x05D0, 0x05EA),
-    "Arabic": (0x0621, 0x064A),
-    "N'Ko": (0x07CA, 0x07E7),
-    "Lao": (0x0E81, 0x0EB0),
-    "Georgian": (0x10A0, 0x10FC),
-    "Canadian syllabics": (0x1401, 0x1676),
-    "Lisu": (0xA4D0, 0xA4F7),
-    "arrows": (0x2190, 0x21FF),
-    "mathematics": (0x2225, 0x22FF),
-}
+# Code points: Greek, Cyrillic, Armenian, Hebrew, Arabic, N'Ko, Lao, Georgian, Canadian syllabics,
+# Lisu, arrows, mathematics.
+SCRIPTS = """
+    0391-03CE 0400-0481 0531-0587 05D0-05EA 0621-064A 07CA-07E7 0E81-0EB0 10A0-10FC 1401-1676
+    A4D0-A4F7 2190-21FF 2225-22FF
+""".split()
 
 
 def _but_look_alikes(letters: str) -> str:
@@ -132,6 +139,7 @@ def letters(alphabet: str, fonts: Sequence[str]) -> dict[str, Draw]:
 
 def signs() -> list[str]:
     """Return the signs of SCRIPTS that the font DejaVu Sans has."""
-    codes = (code for first, last in SCRIPTS.values() for code in range(first, last + 1))
+    limits = ([int(code, 16) for code in script.split("-")] for script in SCRIPTS)
+    codes = (code for first, last in limits for code in range(first, last + 1))
     known = _letters_of("DejaVuSans")
     return [sign for sign in _but_look_alikes("".join(map(chr, codes))) if sign in known]

@@ -70,6 +70,7 @@ def _known_shape(random: Random) -> list[shapes.Line]:
 # By kind: how many, and what draws one, without paper or a camera, which is quicker.
 DRAWN: dict[str, tuple[int, Callable[[Random], Cover]]] = {
     "letters": (6000, functools.partial(_letter, letters.TRAINING_FONTS, letters.LETTERS)),
+    "handwritten letters": (12_000, functools.partial(_letter, letters.WRITTEN, letters.LETTERS)),
     "Greek letters": (6000, functools.partial(_letter, letters.TRAINING_FONTS, letters.GREEK)),
     "signs": (5000, functools.partial(_letter, ["DejaVuSans"], letters.signs())),
     "shapes": (2000, functools.partial(_shape, _known_shape)),
@@ -81,6 +82,7 @@ DRAWN: dict[str, tuple[int, Callable[[Random], Cover]]] = {
 # By kind: how many pictures with paper and a camera, and what draws them in turns.
 PICTURES: dict[str, tuple[int, dict[str, Draw]]] = {
     "letters": (624, letters.letters(letters.LETTERS, letters.TRAINING_FONTS)),
+    "handwritten letters": (624, letters.letters(letters.LETTERS, letters.WRITTEN)),
     "Greek letters": (440, letters.letters(letters.GREEK, letters.TRAINING_FONTS)),
     "shapes": (300, shapes.shapes(shapes.TRAINING_SHAPES)),
     "doodles": (500, {draw.__name__: functools.partial(_family, draw) for draw in shapes.DOODLES}),

@@ -277,10 +277,6 @@ BENCHMARKS = {
         ),
     ),
     "pictures": Benchmark(
-        __doc__.splitlines()[0],
-        code=("tools/detector", CODE),
-        kinds=_kinds,
-        text=_tables,
-        rounds=1,
+        __doc__.splitlines()[0], code=("tools/detector", CODE), kinds=_kinds, text=_tables, rounds=1
     ),
 }

@@ -63,9 +63,7 @@ TRAINING_SHAPES: dict[str, list] = {
     "crossed ring": [_ring(0, 1), *PLUS],
     "sine": [_curve(lambda t: t / 6.3 - 1 + 0.5j * np.sin(t), 0, 12.6)],
     "fork": [[1j, 0, -0.7 - 1j], [0, 0.7 - 1j], [0, -1j]],
-    "stairs": [
-        [-1 + 1j, -1 + 0.3j, -0.3 + 0.3j, -0.3 - 0.3j, 0.4 - 0.3j, 0.4 - 1j, 1 - 1j],
-    ],
+    "stairs": [[-1 + 1j, -1 + 0.3j, -0.3 + 0.3j, -0.3 - 0.3j, 0.4 - 0.3j, 0.4 - 1j, 1 - 1j]],
 }
 UNSEEN_SHAPES: dict[str, list] = {
     "heart": [
@@ -86,22 +84,13 @@ UNSEEN_SHAPES: dict[str, list] = {
         _bow(0.1j, 0.5, 0.3, 2.84),
     ],
     "star of eight": [_star(8, 0.6)],
-    "hash": [
-        *([x - 1j, x + 1j] for x in (-0.4, 0.4)),
-        *([y - 1, y + 1] for y in (-0.4j, 0.4j)),
-    ],
+    "hash": [*([x - 1j, x + 1j] for x in (-0.4, 0.4)), *([y - 1, y + 1] for y in (-0.4j, 0.4j))],
     "tick": [[-0.9 + 0.1j, -0.3 + 0.8j, 0.9 - 0.8j]],
     "infinity": [_curve(lambda t: np.cos(t) + 0.5j * np.sin(2 * t), 0, 6.29)],
-    "tree": [
-        [1j, 0.5j],
-        [-0.8 + 0.5j, -1j, 0.8 + 0.5j, -0.8 + 0.5j],
-        [-0.5 - 0.1j, 0.5 - 0.1j],
-    ],
+    "tree": [[1j, 0.5j], [-0.8 + 0.5j, -1j, 0.8 + 0.5j, -0.8 + 0.5j], [-0.5 - 0.1j, 0.5 - 0.1j]],
     "envelope": [[-1 - 0.6j, 1 - 0.6j, 1 + 0.6j, -1 + 0.6j, -1 - 0.6j, 0.2j, 1 - 0.6j]],
     "percent": [[0.8 - 1j, -0.8 + 1j], _ring(-0.6 - 0.6j, 0.3), _ring(0.6 + 0.6j, 0.3)],
-    "fish": [
-        _curve(lambda t: np.cos(t) - np.sin(t) ** 2 / 1.4 + 0.5j * np.sin(2 * t), 0, 6.29),
-    ],
+    "fish": [_curve(lambda t: np.cos(t) - np.sin(t) ** 2 / 1.4 + 0.5j * np.sin(2 * t), 0, 6.29)],
     "flower": [_curve(lambda t: np.cos(2.5 * t) * np.exp(1j * t), 0, 12.6)],
 }
 
@@ -121,7 +110,7 @@ UNSEEN_DOODLES: dict[str, list] = {
         )
     ],
     "lightning": [
-        [0.2 - 1j, -0.5 + 0.1j, 0, -0.3 + 1j, 0.5 - 0.2j, 0.05 - 0.15j, 0.5 - 1j, 0.2 - 1j],
+        [0.2 - 1j, -0.5 + 0.1j, 0, -0.3 + 1j, 0.5 - 0.2j, 0.05 - 0.15j, 0.5 - 1j, 0.2 - 1j]
     ],
     "umbrella": [
         _bow(0, 0.9, 3.1416, 6.2832),
@@ -145,9 +134,7 @@ UNSEEN_DOODLES: dict[str, list] = {
         [-0.95, -1 - 0.4j],
         [0.95, 1 - 0.4j],
     ],
-    "crown": [
-        [-0.9 + 0.6j, -0.9 - 0.5j, -0.4, -0.7j, 0.4, 0.9 - 0.5j, 0.9 + 0.6j, -0.9 + 0.6j],
-    ],
+    "crown": [[-0.9 + 0.6j, -0.9 - 0.5j, -0.4, -0.7j, 0.4, 0.9 - 0.5j, 0.9 + 0.6j, -0.9 + 0.6j]],
     "flag": [
         [-0.6 + 1j, -0.6 - 1j],
         _curve(lambda t: t / 4 - 0.6 - 1j + 0.1j * np.sin(t), 0, 6),
@@ -371,9 +358,9 @@ FAMILIES: dict[Callable[[Random], list[Line]], int] = {
 # ------------------------------------------------------------------ digits of unusual forms
 
 
-def _zero(wide: float, gap: float, random: Random) -> list[Line]:
-    """Return a ring. wide: its width, its height being 1. gap: degrees; below 0, its ends cross."""
-    times = np.linspace(0, 1, 80)
+def _zero(widths: tuple[float, float], gaps: tuple[float, float], random: Random) -> list[Line]:
+    """Return a ring. widths: its height is 1. gaps: degrees; below 0, its ends cross."""
+    wide, gap, times = random.uniform(*widths), random.uniform(*gaps), np.linspace(0, 1, 80)
     start = -90 + random.normal(0, 25) + gap / 2
     angles = np.radians(start + (360 - gap) * times)
     radii = 1 + random.normal(0, 0.03) * np.cos(2 * angles + random.uniform(0, 6))
@@ -381,18 +368,6 @@ def _zero(wide: float, gap: float, random: Random) -> list[Line]:
     radii = radii + random.normal(0, 0.06) * (times - 0.5)  # its ends do not meet
     line = radii * (wide * np.cos(angles) + 1j * np.sin(angles))
     return [(line if random.rand() < 0.5 else line[::-1]) * _turn(random.normal(0, 6))]
-
-
-def round_zero(random: Random) -> list[Line]:
-    return _zero(random.uniform(0.88, 1.12), random.uniform(-30, 0), random)
-
-
-def wide_zero(random: Random) -> list[Line]:
-    return _zero(random.uniform(1.12, 1.7), random.uniform(-30, 0), random)
-
-
-def open_zero(random: Random) -> list[Line]:
-    return _zero(random.uniform(0.5, 1.1), random.uniform(8, 45), random)
 
 
 def flagged_one(random: Random) -> list[Line]:
@@ -405,11 +380,36 @@ def flagged_one(random: Random) -> list[Line]:
     return [np.append(upstroke, foot)]
 
 
-UNUSUAL_DIGITS: dict[str, Callable[[Random], list[Line]]] = {
-    "round zeros": round_zero,
-    "wide zeros": wide_zero,
-    "open zeros": open_zero,
-    "flagged ones": flagged_one,
+def _written(strokes: list[list[complex]], random: Random) -> list[Line]:
+    """Return strokes, shaken, slanted, narrow or wide; those of four points and more are smooth."""
+    turn, wide = _turn(random.normal(0, 10)), random.uniform(0.6, 1.25)
+    lines = []
+    for stroke in strokes:
+        line = np.array(stroke) + random.normal(0, 0.08, (len(stroke), 2)) @ [1, 1j]
+        if len(line) > 3:
+            line = CubicSpline(range(len(line)), line)(np.linspace(0, len(line) - 1, 60))
+        lines.append(turn * (wide * line.real + 1j * line.imag))
+    return lines
+
+
+SEVEN = [-0.6 - 0.9j, 0.6 - 0.9j, -0.1 + 1j]
+NINE = [0.45 - 0.75j, -1j, -0.5 - 0.7j, -0.15 - 0.25j, 0.45 - 0.65j]
+SIX = [0.75 - 0.9j, 0.05 - 0.65j, -0.5 + 0.1j, -0.4 + 0.75j, 0.15 + 0.9j]
+TWO = [-0.5 - 0.6j, -0.05 - 1j, 0.45 - 0.65j, 0.15 + 0.1j, -0.35 + 0.75j]
+RARE: dict[str, tuple[int, list[list[complex]]]] = {
+    "crossed sevens": (7, [SEVEN, [-0.35 + 0.05j, 0.55 + 0.05j]]),
+    "sevens with a foot": (7, [SEVEN, [-0.5 + 1j, 0.35 + 1j]]),
+    "curled nines": (9, [[*NINE, 0.45 + 0.2j, 0.25 + 0.9j, -0.3 + 0.95j, -0.5 + 0.6j]]),
+    "flat sixes": (6, [[*SIX, 0.6 + 0.55j, 0.35 + 0.15j, -0.4 + 0.4j]]),
+    "looped twos": (2, [[*TWO, -0.6 + 0.65j, -0.35 + 0.5j, 0.1 + 0.8j, 0.65 + 0.85j]]),
+}
+# By name: the digit, and what draws it.
+UNUSUAL_DIGITS: dict[str, tuple[int, Callable[[Random], list[Line]]]] = {
+    "round zeros": (0, functools.partial(_zero, (0.88, 1.12), (-30, 0))),
+    "wide zeros": (0, functools.partial(_zero, (1.12, 1.7), (-30, 0))),
+    "open zeros": (0, functools.partial(_zero, (0.5, 1.1), (8, 45))),
+    "flagged ones": (1, flagged_one),
+    **{name: (own, functools.partial(_written, lines)) for name, (own, lines) in RARE.items()},
 }
 
 # ------------------------------------------------------------------ the pen

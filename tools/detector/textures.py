@@ -203,12 +203,5 @@ def _lit(page: Page, random: Random) -> Image.Image:
     return photograph(page * light, random_look(random), random)
 
 
-TRAINING = (
-    *map(_of_values, (noise, stripes, blobs)),
-    leaves,
-    things,
-    round_thing,
-    blossom,
-    tower,
-)
+TRAINING = (*map(_of_values, (noise, stripes, blobs)), leaves, things, round_thing, blossom, tower)
 UNSEEN = tuple(map(_of_values, (checkers, bricks, wood, clouds, cells, halftone)))

@@ -22,12 +22,15 @@ Logits = dict[str, np.ndarray]  # of the images of each kind
 def measure(work: Any, folder: Path) -> dict[str, Any]:
     """Draw the pictures, train the package's detector and write it; return what it refuses."""
     from detector.examples import examples  # which imports OpenCV: not for --help
-    from detector.letters import TRAINING_FONTS, font_of
+    from detector.letters import TRAINING_FONTS, UNSEEN_WRITTEN, font_of
     from paddle_mnist.mnist import pretrained
     from paddle_mnist.mnist.pictures import detector
     from paddle_mnist.system.files import write_atomically
 
-    for font in TRAINING_FONTS:  # a missing one is reported before anything is drawn
+    for font in (
+        *TRAINING_FONTS,
+        *UNSEEN_WRITTEN,
+    ):  # a missing one is reported before anything is drawn
         font_of(font, 20)
     shown = examples(work.data, np.random.RandomState(SEED))
     digits, others = (

@@ -1,15 +1,12 @@
 """Rejects inputs that are probably not a single digit.
 
 The net has only seen digits, and gives a confident answer to any picture. A second, small net
-looks at the features of its last convolution. It was trained to tell digits from letters and
-signs of many scripts, doodles, shapes, textures and screenshots drawn by code, and from digits of
-MNIST that were spliced, mirrored or turned ("outlier exposure": Hendrycks, Mazeika, Dietterich,
-"Deep anomaly detection with outlier exposure", 2019). The digits were MNIST's as they are, shaken,
-redrawn with pens of all widths and written on paper of many kinds, and round, wide and open
-zeros and flagged ones drawn by code. Training it leaves the net that reads the digits as it is.
+looks at the features of its last convolution. It was trained to tell digits from drawings that show
+none ("outlier exposure": Hendrycks, Mazeika, Dietterich, "Deep anomaly detection with outlier
+exposure", 2019). Training it leaves the net that reads the digits as it is.
 
-`python tools/reproduce.py --only detector --data MNIST` makes the file again;
-docs/en/design-notes.md has what it catches, beside energies and distances of features.
+`python tools/reproduce.py --only detector --data MNIST` trains one; docs/en/design-notes.md says
+what it catches, and how the packaged one differs from what the command trains today.
 """
 
 import functools

@@ -27,6 +27,7 @@ class Digit:
     box: where it is, in pixels of the picture; None if that is not known.
     is_huge: whether its box takes up more of the picture or the sheet than a digit's usually does.
     is_mark: whether it is probably a comma, by its size and its place in the row.
+    has_sheet: whether a sheet of paper was found in the picture.
     """
 
     pixels: np.ndarray
@@ -34,6 +35,7 @@ class Digit:
     box: Optional[Box] = None
     is_huge: bool = False
     is_mark: bool = False
+    has_sheet: bool = False
 
 
 def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Digit]:
@@ -50,11 +52,11 @@ def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Di
     sheet = find_sheet(opened)
     if sheet is not None:
         with contextlib.suppress(PictureError):  # the sheet is blank, or not a sheet
-            return _digits_on(sheet, many)
-    return _digits_on(opened, many)
+            return _digits_on(sheet, many, True)
+    return _digits_on(opened, many, sheet is not None)
 
 
-def _digits_on(surface: Picture, many: bool) -> list[Digit]:
+def _digits_on(surface: Picture, many: bool, has_sheet: bool) -> list[Digit]:
     """Return the digits on a sheet, or in a whole picture. many: see `read_digits`."""
     for side in [PAGE_SIDE] if many else [WORKING_SIDE, PAGE_SIDE]:  # small shapes need more pixels
         ink = find_ink(surface.brightness, side)
@@ -73,6 +75,7 @@ def _digits_on(surface: Picture, many: bool) -> list[Digit]:
             shape.box.moved(to_file),
             shape.mask.size > LARGEST_DIGIT * ink.size,
             shape.is_mark,
+            has_sheet,
         )
         for shape in shapes
     ]

@@ -32,7 +32,8 @@ UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 LINE_WIDTH = 0.02  # of the longer side; a line that is printed on paper is thinner
 LINE_SUPPORT = 0.5  # of the side; a printed line is seen along more of it
-LONE_LINE_SUPPORT = 0.9  # a line without parallels may be a stroke of a digit
+LINE_SPAN = 0.8  # of the side, from where it begins to where it ends; strokes are shorter
+LONE_LINE_SUPPORT = 0.9  # bars of digits in a row leave gaps
 LINE_ANGLE = 12  # degrees
 FAINTEST_LINE = 0.1  # of the ink's contrast
 BLANK = "blank; expected a digit, darker or lighter than what it is drawn on"
@@ -129,8 +130,9 @@ def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
     smooth = cv2.GaussianBlur(brightness, (0, 0), min(max(brightness.shape), 256) / 150)
     inks = [_dark_ink(values, working_side) for values in (smooth, 1 - smooth)]
     ink = _stretched(max(inks, key=lambda found: found[0])[1])
-    for turn in (np.asarray, np.transpose):
-        ink = turn(_without_horizontal_lines(np.ascontiguousarray(turn(ink))))
+    ink, count = _without_horizontal_lines(ink, False)
+    if count > 1:  # perhaps squared paper; upright lines alone are stems of digits
+        ink = _without_horizontal_lines(np.ascontiguousarray(ink.T), True)[0].T
     return _stretched(ink)
 
 
@@ -220,44 +222,62 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
     return float(explained - (hidden | inked).mean() / 2)  # most of a picture is paper
 
 
-def _without_horizontal_lines(ink: np.ndarray) -> np.ndarray:
-    """Take off the lines of ruled or squared paper, beneath the ink or across it.
+def _without_horizontal_lines(ink: np.ndarray, is_turned: bool) -> tuple[np.ndarray, int]:
+    """Take off the lines of ruled or squared paper, beneath the ink or across it, and count them.
 
-    Strokes across a line remain where they are thicker or darker than the line.
+    A line without parallels may be a stroke: upright a stem, which meets others; else a bar, where
+    the picture is cut to its digit. Strokes remain where they are thicker or darker than a line.
     """
-    width = ink.shape[1]
     thickest = max(3, round(LINE_WIDTH * max(ink.shape)))
-    opened = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((thickest + 2, 1)))
-    thin = np.uint8(ink - opened > FAINTEST_LINE)
-    reach = np.radians(LINE_ANGLE)
-    found = cv2.HoughLines(
-        thin,
-        1,
-        np.radians(0.5),
-        int(LINE_SUPPORT * width),
-        min_theta=np.pi / 2 - reach,
-        max_theta=np.pi / 2 + reach,
+    strokes, edge = _opened(ink, thickest + 2), 2 * thickest
+    thin = (ink - strokes > FAINTEST_LINE).astype(np.uint8)
+    lines = _lines(ink, thin, thickest)
+    if len(lines) == 1:
+        mask, _, support = lines[0]
+        is_cut = min(ink[:edge].max(), ink[-edge:].max()) > FAINTEST_LINE
+        is_bar = is_cut or mask[:edge].any() or mask[-edge:].any() or support < LONE_LINE_SUPPORT
+        if (strokes[mask > 0].max() > FAINTEST_LINE) if is_turned else is_bar:
+            return ink, 0
+    ink = ink.copy()
+    for mask, thickness, _ in lines:
+        tall, inside = thickness + 3, np.flatnonzero(mask.any(axis=1))
+        rows = slice(max(0, inside[0] - 2 * tall), inside[-1] + 2 * tall)
+        part, line = ink[rows], mask[rows]
+        level = np.percentile(part[(line & thin[rows]) > 0], 60)
+        band = cv2.dilate(line, np.ones((max(1, thickness | 1), 1))) > 0
+        is_line = band & (part <= level + 0.5 * (1 - level))
+        ink[rows] = np.where(is_line, _opened(part, tall), part)
+    return ink, len(lines)
+
+
+def _opened(ink: np.ndarray, height: int) -> np.ndarray:
+    """Return the ink that is at least so high; beyond the border there is none."""
+    opened: np.ndarray = cv2.morphologyEx(
+        ink, cv2.MORPH_OPEN, np.ones((height, 1)), borderType=cv2.BORDER_CONSTANT, borderValue=0
     )
-    edge = 2 * thickest  # in a picture that is cut to its digit, a line there is a stroke
-    lines: list[
-        tuple[np.ndarray, float, int]
-    ] = []  # of those along which most is inked: mask, support and thickness
+    return opened
+
+
+def _lines(ink: np.ndarray, thin: np.ndarray, thickest: int) -> list[tuple[np.ndarray, int, float]]:
+    """Return the lines that span a picture, the longest first: mask, thickness, share inked.
+
+    thin: uint8 [H, W], 1 where the ink is not as high as `thickest`.
+    """
+    width, angles = ink.shape[1], np.pi / 2 + np.radians([-LINE_ANGLE, LINE_ANGLE])
+    votes = int(LINE_SUPPORT * width)
+    found = cv2.HoughLines(thin, 1, np.radians(0.5), votes, None, 0, 0, *angles)
+    lines: list[tuple[np.ndarray, int, float]] = []
+    ends: list[np.ndarray] = []
     for rho, theta in [] if found is None else found[:, 0]:
-        first, last = (
-            (x, round((rho - x * np.cos(theta)) / np.sin(theta))) for x in (0, width - 1)
-        )
+        own = np.rint((rho - np.array([0, width - 1]) * np.cos(theta)) / np.sin(theta)).astype(int)
+        above = np.reshape(ends, (-1, 2)) - own
+        if not ((above >= thickest).all(axis=1) | (above <= -thickest).all(axis=1)).all():
+            continue  # it is the same line, or crosses another
+        first, last = zip((0, width - 1), own.tolist())
         mask, band = (cv2.line(np.zeros_like(thin), first, last, 1, t) for t in (3, thickest))
-        support = (mask & (ink > FAINTEST_LINE)).any(axis=0).mean()
-        if support >= LINE_SUPPORT and not any((mask & other).sum() > width for other, *_ in lines):
+        inked = np.flatnonzero((mask & (ink > FAINTEST_LINE)).any(axis=0))
+        if len(inked) >= LINE_SUPPORT * width and np.ptp(inked) >= LINE_SPAN * width:
             thickness = np.median((band & thin).sum(axis=0)[(band & thin).any(axis=0)])
-            lines.append((mask, support, int(thickness)))
-    if len(lines) < 2:
-        is_stroke = not lines or lines[0][1] < LONE_LINE_SUPPORT
-        if is_stroke or lines[0][0][:edge].any() or lines[0][0][-edge:].any():
-            return ink
-    for mask, _, thickness in lines:
-        level = np.percentile(ink[(mask & thin) > 0], 60)
-        band = cv2.dilate(mask, np.ones((max(1, thickness | 1), 1)))
-        opened = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((thickness + 3, 1)))
-        ink = np.where((band > 0) & (ink <= level + 0.5 * (1 - level)), opened, ink)
-    return ink
+            lines.append((mask, int(thickness), len(inked) / width))
+            ends.append(own)
+    return lines

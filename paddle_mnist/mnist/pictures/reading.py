@@ -28,14 +28,16 @@ WIDE_THRESHOLD = 0.75  # the least score of a digit wider than high: digits that
 # MNIST's 1s have short flags or none, so that others look like a 7. From this probability of a 1
 # a 7 is read as 1; of the 5,175 7s of MNIST's training images 32 have a higher one.
 FLAGGED = 0.05
+NET, RULE = "net", "rule for 7 and 1"  # what decides which digit is given
 
 
 @dataclass(frozen=True)
 class Reading:
     """The digit that was read in a picture or a part of it, or the reason why none was.
 
-    digit, probability: None where there is an error. note: what is doubtful. kind: of the error,
-    that of a `PictureError`, "shapes" or "digit".
+    digit, probability: None where there is an error. decided_by: NET, or RULE where the net finds a
+    7 more probable than the 1 that is given; None without a digit. note: what is doubtful. kind: of
+    the error, that of a `PictureError`, "shapes" or "digit".
     score: how much it looks like one digit, 0 to 1; below `detector.THRESHOLD` no digit is given,
     unless that was asked for. None where nothing was found, or the score was not asked for.
     pixels: uint8 [28, 28], what the net saw; None where it saw nothing.
@@ -54,6 +56,7 @@ class Reading:
     box: Optional[Box] = None
     digits: Optional[tuple["Reading", ...]] = None
     kind: str = ""
+    decided_by: Optional[str] = None
 
     @property
     def text(self) -> str:
@@ -63,9 +66,8 @@ class Reading:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the command `infer --json` prints."""
-        values: dict[str, Any] = {
-            name: getattr(self, name) for name in ("file", "digit", "probability", "error", "score")
-        }
+        names = ("file", "digit", "probability", "decided_by", "error", "score")
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
         values["box"] = self.box and [self.box.left, self.box.top, self.box.width, self.box.height]
         if self.digits is not None:
             values["text"] = self.text
@@ -95,13 +97,14 @@ def _reading(file: str, digit: Digit, probabilities: np.ndarray, score: Optional
             error += "; if this is a sheet, photograph the paper alone, or on a darker desk"
         return replace(seen, error=error, kind="digit")
     best, second = np.argsort(probabilities)[::-1][:2]
+    decided_by = NET
     if score is not None and best == 7 and probabilities[1] > FLAGGED:
-        best, second = 1, 7
+        best, second, decided_by = 1, 7, RULE
     probability = float(probabilities[best])
     note = f"unsure: {best} or {second}" if probability < UNSURE else ""
-    if digit.is_huge:
+    if digit.is_huge and digit.has_sheet:
         note = "very large: perhaps a whole sheet, not a digit"
-    return replace(seen, digit=int(best), probability=probability, note=note)
+    return replace(seen, digit=int(best), probability=probability, note=note, decided_by=decided_by)
 
 
 def _together(file: str, readings: Sequence[Reading]) -> Reading:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
+from paddle_mnist.errors import PictureError
+
 AROUND = 0.06  # of the longer side; ink is compared with the darkest within it
 LEAST_INK = 0.42  # of the darkest ink around; fainter pixels are paper
 FAINTEST = 0.15  # of the strongest ink, the same
@@ -17,10 +19,12 @@ MIN_STROKE_AREA = 0.04  # of the largest stroke's area; smaller ones are dirt
 MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; smaller ones are not shapes by themselves
 MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
 MIN_STRENGTH_AT_BORDER = 0.65  # where a shadow often comes from
+STRIP_CONTACT = 0.8  # of its length is at the border
+STRIP_LENGTH, STRIP_DEPTH = 1.2, 0.5  # of the tallest stroke beside it, at least and at most
 SAME_COLUMNS = 0.3  # of the narrower stroke's width; strokes side by side have less in common
 BREAK = 0.12  # of the height of both; strokes above each other with a larger gap are two shapes
 TALLEST = 1.4  # of the usual height; two strokes that are taller together are two shapes
-MOST_SHAPES = 500
+MOST_STROKES = 1000  # more are noise or a pattern, not handwriting
 FLAG = 0.45  # of the other's height; what is lower, and NEAR, is a part of it, as the flag of a 5
 ANGLE = 0.75  # the same of the angle of a 4, left of its stem
 RAISED = 0.2  # of the height; the angle of a 4 ends at least this far above the foot of its stem
@@ -77,7 +81,8 @@ def find_shapes(ink: np.ndarray, faintest: float = FAINTEST) -> list[Shape]:
     """Return the shapes in reading order: rows from the top, each from the left.
 
     ink: floats [H, W] in 0..1. Strokes that are fainter than others, and as high, are among them,
-    although they may be stains. faintest: the least ink, of the strongest.
+    although they may be stains. faintest: the least ink, of the strongest. Raises PictureError for
+    more than MOST_STROKES strokes.
     """
     reach = round(AROUND * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
@@ -91,6 +96,10 @@ def find_shapes(ink: np.ndarray, faintest: float = FAINTEST) -> list[Shape]:
     outlines = stats[1:, [cv2.CC_STAT_LEFT, cv2.CC_STAT_TOP] * 2]
     outlines[:, 2:] += stats[1:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]]
     areas = np.bincount(labels.ravel(), minlength=count)[1:]
+    strips = _strips(outlines, labels)
+    if strips.any():  # they would hide what is fainter or smaller
+        is_strip = np.isin(labels, np.flatnonzero(strips) + 1)
+        return find_shapes(np.where(is_strip, 0, ink), faintest)
     strengths = np.bincount(labels.ravel(), ink.ravel(), count)[1:] / areas
     at_border = (outlines == [0, 0, *ink.shape[::-1]]).any(axis=1)
     strength = np.where(at_border, MIN_STRENGTH_AT_BORDER, MIN_STRENGTH)
@@ -99,12 +108,32 @@ def find_shapes(ink: np.ndarray, faintest: float = FAINTEST) -> list[Shape]:
     is_ink |= ~at_border & (heights > FLAG * np.median(heights[is_ink]))
     large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
     kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
+    if (count := kept.sum()) > MOST_STROKES:
+        found = f"{count:,} strokes, as in noise or a pattern; expected at most {MOST_STROKES:,}"
+        raise PictureError(f"{found}; photograph fewer digits at once", "strokes")
     shapes = []
     for members in _groups(outlines[kept], large[kept]):
         box = Box(*_union(outlines[kept][members]))
         strokes = np.flatnonzero(kept)[members] + 1
         shapes.append(Shape(box, np.isin(labels[box.slices], strokes)))
     return in_reading_order(shapes)
+
+
+def _strips(outlines: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return which strokes lie along the border, as the edge of a desk does: bool [N].
+
+    outlines: int [N, 4]. labels: int [H, W], the number of the stroke at each pixel, from 1.
+    """
+    sizes = outlines[:, 2:] - outlines[:, :2]
+    found = np.zeros(len(sizes), bool)
+    for axis, turned in enumerate((labels, labels.T)):
+        for side in turned[[0, -1]]:
+            contact = np.bincount(side, minlength=len(sizes) + 1)[1:]
+            along = contact > STRIP_CONTACT * sizes[:, axis]
+            tallest = sizes[~along, 1].max(initial=0)  # a 1 is not longer than the others
+            is_long = sizes[:, axis] > STRIP_LENGTH * tallest
+            found |= along & is_long & (sizes[:, 1 - axis] < STRIP_DEPTH * tallest)
+    return found
 
 
 def _union(outlines: np.ndarray) -> list[int]:
@@ -119,7 +148,7 @@ def _groups(outlines: np.ndarray, is_large: np.ndarray) -> list[np.ndarray]:
     usual = np.median(unions[:, 3] - unions[:, 1])
     is_page = len(unions) > 3
     tallest = TALLEST * usual if is_page else np.inf
-    while len(groups) <= MOST_SHAPES:  # more are not handwriting
+    while True:
         first = _belong_together(unions, tallest).argmax(axis=1)
         if (first == np.arange(len(groups))).all():
             break
@@ -187,4 +216,4 @@ def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:
 
 def _middle(row: Sequence[Shape]) -> float:
     digits = [shape for shape in row if not shape.is_mark] or row
-    return float(np.mean([shape.box.top + shape.box.height / 2 for shape in digits]))
+    return sum(shape.box.top + shape.box.bottom for shape in digits) / 2 / len(digits)

@@ -2,7 +2,8 @@
 
 They are of the recipe `best`; the last layer then learned ones with a long upstroke, as in German
 handwriting. `about.json` records the command and the data that made them, and their accuracy.
-`python tools/reproduce.py --only pretrained --data MNIST` trains them again.
+`python tools/reproduce.py --only pretrained --data MNIST` trains the same, and then the last layer
+on more forms of digits (docs/en/deployment.md).
 """
 
 import hashlib
