@@ -8,10 +8,12 @@ import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from paddle_mnist.errors import ConfigError, nearest_name
 from paddle_mnist.interfaces import View
+from paddle_mnist.metrics.writers import divided_at
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
 from paddle_mnist.plots.figure import FIGURES, files_of
 from paddle_mnist.system.devices import require_zlib
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from paddle_mnist.metrics.console import LogWriter
+    from paddle_mnist.metrics.records import ResumePoint
     from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.monitor.profiler import Profiler, StepProfiler
     from paddle_mnist.monitor.watch import LayerWatch
@@ -227,6 +230,23 @@ def _parse_pages(value: Any) -> Any:
     return [name for name in PAGES if name in names]
 
 
+def _former_records(training: Training) -> "tuple[Path, Optional[ResumePoint]]":
+    """Return where the records of a run are, and up to which point it resumes, if it does."""
+    from paddle_mnist.metrics.records import ResumePoint
+
+    run = training.run
+    # In `run_opened`, `fit` has not decided yet; it resumes from the newest checkpoint.
+    checkpoint = training.resumed_from or next(reversed(run.checkpoints.all()), None)
+    if not checkpoint or checkpoint.is_pair:  # whose run is unknown
+        return run.visualdl, None
+    former, step = run.of(checkpoint), checkpoint.step
+    lines = checkpoint.manifest["metrics_lines"]
+    kept, later = divided_at(checkpoint.state, lines, former.metrics)
+    repeated = {row["tag"] for _, row in later if row["step"] == step}
+    saved_at = checkpoint.manifest["saved_at"]
+    return former.visualdl, ResumePoint(step, saved_at, [row for _, row in kept], repeated)
+
+
 @dataclass(eq=False)
 class VisualDL(Callback, Options):
     """Writes the pages of VisualDL's dashboard; other callbacks add to them (`VisualDL.board`).
@@ -262,12 +282,10 @@ class VisualDL(Callback, Options):
             every = (watch and watch.every) or training.log_every
             if training.steps:  # a short run gets about HISTOGRAMS, too
                 every = min(every, max(1, training.steps // HISTOGRAMS))
-            self._board = VisualDLWriter(
-                run.new_visualdl_folder() if pages else run.visualdl,
-                pages,
-                every,
-                ("train", *training.evaluator.datasets),
-            )
+            splits = ("train", *training.evaluator.datasets)
+            self._board = VisualDLWriter(run.visualdl / "001", pages, every, splits)
+            if pages:
+                self._board.continue_from(*_former_records(training))
         return self._board
 
     def check_training(self, training: Training) -> None:
