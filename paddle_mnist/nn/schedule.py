@@ -1,9 +1,10 @@
 """Step the learning-rate schedule of an optimizer when it is due, and save its state."""
 
+import logging
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -11,6 +12,8 @@ from paddle.optimizer import lr
 
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.options import plain
+
+log = logging.getLogger("paddle_mnist")
 
 EVERY = ("step", "epoch")
 STATE = "LR_Scheduler"  # the entry of an optimizer's state_dict that holds its schedule's
@@ -77,12 +80,37 @@ class Schedule:
         """
         if self.scheduler:
             self.scheduler.step(step if self.every == "step" else epoch)
+            log.info(
+                "the schedule has changed, and is moved to where it is after step %d: the next "
+                "learning rate is %.4g",
+                step,
+                self.learning_rate,
+            )
 
 
 def _follows_function(scheduler: Any) -> bool:
     if isinstance(scheduler, lr.LinearWarmup):
         return _follows_function(scheduler.learning_rate)
     return type(scheduler) in (lr.LambdaDecay, lr.MultiplicativeDecay)
+
+
+class Length(NamedTuple):
+    """The length of a schedule: the argument's name and value, and the value with a warm-up."""
+
+    name: str
+    number: int
+    with_warmup: int
+
+
+def own_length(scheduler: Any, warmup: int = 0) -> Optional[Length]:
+    """Return the length that a schedule was built for, if it ends or turns there; else None."""
+    if isinstance(scheduler, lr.LinearWarmup):
+        return own_length(scheduler.learning_rate, warmup + scheduler.warmup_steps)
+    kinds = {lr.CosineAnnealingDecay: "T_max", lr.OneCycleLR: "total_steps"}
+    if name := kinds.get(type(scheduler)):
+        number = getattr(scheduler, name)
+        return Length(name, number, number + warmup)
+    return None
 
 
 def schedule_numbers(optimizer: paddle.optimizer.Optimizer, finite: bool = False) -> dict[str, Any]:
