@@ -31,6 +31,7 @@ from paddle_mnist.metrics.records import (
     resumed_records,
     scalar,
 )
+from paddle_mnist.metrics.writers import chart_of
 from paddle_mnist.system.environment import encodable, usable_home
 from paddle_mnist.system.files import make_folder, matching, remove, write_atomically, writing
 from paddle_mnist.system.regular_files import read_bytes
@@ -122,24 +123,19 @@ class VisualDLWriter:
     def _take_over(self, folders: Sequence[Path], point: ResumePoint) -> None:
         names: dict[str, dict[str, str]] = {folder.name: {} for folder in folders}
         for row in point.kept:
-            split, name = self._chart_of(row["tag"])
-            names.setdefault(split, {})[row["tag"]] = name
+            split, name = chart_of(row["tag"], self.splits)
+            names.setdefault(split, {})[row["tag"]] = _tag(name)
         for split, own in names.items():
             same = [folder for folder in folders if folder.name == split]
             if records := resumed_records(same, point, own):
                 self._files[split] = RecordFile(self.folder / split, records)
 
-    def _chart_of(self, tag: str) -> tuple[str, str]:
-        """Return the split of a metric, and its name there."""
-        split, _, name = tag.partition("/")
-        return (split, _tag(name)) if split in self.splits else ("train", _tag(tag))
-
     @_page("scalars")
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         """Write metrics by tag."""
         for tag, value in values.items():
-            split, name = self._chart_of(tag)
-            self._file(split).add(scalar(name, value, state.step))
+            split, name = chart_of(tag, self.splits)
+            self._file(split).add(scalar(_tag(name), value, state.step))
 
     @_page("histograms")
     def after_step(self, view: View) -> None:

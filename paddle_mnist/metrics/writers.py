@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Optional, TypedDict
 
@@ -25,6 +25,15 @@ from paddle_mnist.train_state import TrainState
 log = logging.getLogger("paddle_mnist")
 
 LEARNING_RATE = "train/lr"  # in every line of the training
+
+
+def chart_of(tag: str, splits: Collection[str]) -> tuple[str, str]:
+    """Return the split of a metric, and its name there, so that splits share a chart.
+
+    "valid/loss" is "loss" of the split "valid"; what belongs to no split, that of "train".
+    """
+    split, _, name = tag.partition("/")
+    return (split, name) if split in splits else ("train", tag)
 
 
 class NewestMetrics(Writer):
