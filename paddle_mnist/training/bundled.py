@@ -175,7 +175,7 @@ PAGES_OF_OTHERS = ("images", "curves", "embeddings", "graph")  # which callbacks
 
 @dataclass(eq=False)
 class Console(Callback, Options):
-    """Writes log lines, and on a terminal a progress bar.
+    """Writes log lines, and on a terminal a progress bar; in a notebook, one line an epoch.
 
     every: steps between log lines, over which metrics are accumulated.
     """
@@ -185,15 +185,17 @@ class Console(Callback, Options):
     every: Count = option(100, "steps between log lines", flat="log_every")
     _lines: "Optional[LogWriter]" = field(default=None, init=False, repr=False)
     _bar: "Optional[tqdm[Any]]" = field(default=None, init=False, repr=False)
+    _is_notebook: bool = field(default=False, init=False, repr=False)
 
     @property
     def log_every(self) -> int:  # type: ignore[override]  # the base class has a plain attribute
         return self.every
 
     def before_first_step(self, training: Training) -> None:
-        from paddle_mnist.metrics.console import LogWriter, progress_bar
+        from paddle_mnist.metrics.console import LogWriter, is_notebook, progress_bar
 
         if training.world.is_main_process:
+            self._is_notebook = is_notebook()
             self._lines = LogWriter(training.arguments.epochs, training.steps)
             self._bar = progress_bar(training.state.step, training.steps)
 
@@ -201,9 +203,14 @@ class Console(Callback, Options):
         if self._bar is not None:
             self._bar.update(view.step - self._bar.n)
 
+    def after_epoch(self, view: View) -> None:
+        if self._lines and self._is_notebook:
+            self._lines.write_epoch(view.state, view.metrics)
+
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         if self._lines and self._bar is not None:
-            self._lines.write(state, values)
+            if not self._is_notebook:
+                self._lines.write(state, values)
             if "train/loss" in values:
                 self._bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
 
