@@ -130,8 +130,7 @@ def now() -> int:
 
 
 def _framed(record: Any) -> bytes:
-    data: bytes = record.SerializeToString()
-    return struct.pack("<Q", len(data)) + data
+    return struct.pack("<Q", record.ByteSize()) + bytes(record.SerializeToString())
 
 
 def _key(record: Any) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -94,23 +94,16 @@ def _follows_function(scheduler: Any) -> bool:
     return type(scheduler) in (lr.LambdaDecay, lr.MultiplicativeDecay)
 
 
-class Length(NamedTuple):
-    """The length of a schedule: the argument's name and value, and the value with a warm-up."""
+def own_length(scheduler: Any, warmup: int = 0) -> Optional[tuple[str, int, int]]:
+    """Return the argument for the length of a schedule that ends or turns there; else None.
 
-    name: str
-    number: int
-    with_warmup: int
-
-
-def own_length(scheduler: Any, warmup: int = 0) -> Optional[Length]:
-    """Return the length that a schedule was built for, if it ends or turns there; else None."""
+    Its name, its value, and the value with a warm-up that comes before.
+    """
     if isinstance(scheduler, lr.LinearWarmup):
         return own_length(scheduler.learning_rate, warmup + scheduler.warmup_steps)
-    kinds = {lr.CosineAnnealingDecay: "T_max", lr.OneCycleLR: "total_steps"}
-    if name := kinds.get(type(scheduler)):
-        number = getattr(scheduler, name)
-        return Length(name, number, number + warmup)
-    return None
+    names = {lr.CosineAnnealingDecay: "T_max", lr.OneCycleLR: "total_steps"}
+    name = names.get(type(scheduler))
+    return (name, getattr(scheduler, name), getattr(scheduler, name) + warmup) if name else None
 
 
 def schedule_numbers(optimizer: paddle.optimizer.Optimizer, finite: bool = False) -> dict[str, Any]:

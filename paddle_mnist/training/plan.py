@@ -63,15 +63,11 @@ def check_schedule(schedule: Schedule, plan: Optional[Plan]) -> None:
     """Warn of a schedule whose own length is not that of the run."""
     if not plan or not (length := own_length(schedule.scheduler)):
         return
-    steps = plan.steps if schedule.every == "step" else plan.epochs
-    if min(abs(number - steps) for number in (length.number, length.with_warmup)) > 1:
+    name, *numbers = length
+    steps, unit = {"step": (plan.steps, "steps")}.get(schedule.every, (plan.epochs, "epochs"))
+    if min(abs(number - steps) for number in numbers) > 1:
         log.warning(
-            "%s of the schedule is %s; this run takes %s %ss, after each of which the schedule "
-            "advances; to build it for the run, give the optimizer's function a parameter plan, "
-            "and use plan.%ss",
-            length.name,
-            f"{length.number:,}",
-            f"{steps:,}",
-            schedule.every,
-            schedule.every,
+            f"{name} of the schedule is {numbers[0]:,}; this run takes {steps:,} {unit}, after "
+            "each of which the schedule advances; to build it for the run, give the optimizer's "
+            f"function a parameter plan, and use plan.{unit}"
         )

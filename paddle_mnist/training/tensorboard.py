@@ -1,8 +1,9 @@
 """A callback that writes metrics for TensorBoard, as one curve however often a run was stopped."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -26,7 +27,8 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: Union[str, Path, None] = None):
         self.folder = folder
-        self._files: dict[str, _EventFile] = {}  # by split
+        # By split. Not SummaryWriter, which writes from a thread: a kill would lose points.
+        self._files: dict[str, Any] = {}
 
     def check_training(self, training: Training) -> None:
         try:
@@ -37,75 +39,58 @@ class TensorBoard(Callback):
             ) from error
 
     def before_first_step(self, training: Training) -> None:
-        if not training.world.is_main_process:
-            return
-        folder, step = Path(self.folder or training.run.path / "tensorboard"), training.state.step
-        try:
-            for split in ("train", *training.evaluator.datasets):
-                self._files[split] = _EventFile(folder / split, step)
-        except OutputError as error:
-            self._switch_off(error)
-        # The history ends where the run resumes; older files have what comes before that step.
-        for _, row in read_jsonl(training.run.metrics):
-            if row and row["value"] is not None:
-                values = {row["tag"]: row["value"]}
-                self._write(values, row["step"], row.get("time"), repeats=row["step"] < step)
-
-    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        self._write(values, state.step)
-
-    def _write(
-        self,
-        values: Mapping[str, float],
-        step: int,
-        seconds: Optional[float] = None,
-        repeats: bool = False,
-    ) -> None:
-        """Write values by tag. repeats: only if there are no older files, which have them."""
-        for tag, value in values.items() if self._files else ():
-            split, name = chart_of(tag, self._files)
-            try:
-                if not (repeats and self._files[split].follows_others):
-                    self._files[split].add(name, value, step, seconds)
-            except OutputError as error:
-                self._switch_off(error)
-                return
-
-    def _switch_off(self, error: OutputError) -> None:
-        self.close()
-        log.warning("TensorBoard is off until the next start; training continues: %s", error)
-
-    def close(self) -> None:
-        self._files = {}
-
-
-class _EventFile:
-    """A new file in a folder, which hides the events of older files there from a step on.
-
-    follows_others: (attribute) whether there are any.
-    """
-
-    def __init__(self, folder: Path, step: int):
-        # Not its SummaryWriter, which writes from a thread: a run that is killed would lose points.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        make_folder(folder)
-        older = matching(folder, "events.out.tfevents.*")
-        self.folder, self.follows_others = folder, bool(older)
-        with writing(folder):  # names begin with the second
-            self._file = EventsWriter(str(folder / "events"), f".{len(older):04}")
-        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+        if not training.world.is_main_process:
+            return
+        folder, step = Path(self.folder or training.run.path / "tensorboard"), training.state.step
+        continued = set()
+        with self._switched_off_by_errors(folder):
+            for split in ("train", *training.evaluator.datasets):
+                make_folder(folder / split)
+                older = matching(folder / split, "events.out.tfevents.*")
+                continued |= {split} if older else set()
+                # The names begin with the second.
+                file = EventsWriter(str(folder / split / "events"), f".{len(older):04}")
+                self._files[split] = file
+                self._write(split, step=step, session_log=SessionLog(status=SessionLog.START))
+            # The history ends where the run resumes; older files have what is before that step.
+            for _, row in read_jsonl(training.run.metrics):
+                if row and row["value"] is not None:
+                    split, name = chart_of(row["tag"], self._files)
+                    if row["step"] == step or split not in continued:
+                        self._add(split, name, row["value"], row["step"], row.get("time"))
 
-    def add(self, name: str, value: float, step: int, seconds: Optional[float]) -> None:
-        """Write a scalar. seconds: when it was measured, since 1970. Raises OutputError."""
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        if self._files:
+            with self._switched_off_by_errors(self.folder or "tensorboard"):
+                for tag, value in values.items():
+                    self._add(*chart_of(tag, self._files), value, state.step)
+
+    @contextlib.contextmanager
+    def _switched_off_by_errors(self, folder: Union[str, Path]) -> Iterator[None]:
+        try:
+            with writing(Path(folder)):
+                yield
+        except OutputError as error:
+            self.close()
+            message = "TensorBoard is off until the next start; training continues: %s"
+            log.warning(message, error)
+
+    def _add(
+        self, split: str, name: str, value: float, step: int, seconds: Optional[float] = None
+    ) -> None:
         from tensorboardX.summary import scalar
 
-        self._write(step=step, summary=scalar(name, value), wall_time=seconds or time.time())
+        wall_time = time.time() if seconds is None else seconds
+        self._write(split, step=step, summary=scalar(name, value), wall_time=wall_time)
 
-    def _write(self, **fields: Any) -> None:
+    def _write(self, split: str, **fields: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
-        with writing(self.folder):
-            self._file.write_event(Event(**fields))
-            self._file.flush()
+        self._files[split].write_event(Event(**fields))
+        self._files[split].flush()
+
+    def close(self) -> None:
+        self._files = {}
