@@ -107,7 +107,7 @@ class VisualDLWriter:
         root: has a folder for each start, as version 1.0 made them, or just one.
         point: of the checkpoint; None to take over nothing.
         """
-        old = sorted(root.glob("*/*/vdl*.log"))
+        old = sorted(root.glob("[0-9]*/*/vdl*.log"))
         folders = [*dict.fromkeys(path.parent for path in old)]
         if point:
             self._take_over(folders, point)

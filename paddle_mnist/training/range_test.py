@@ -32,7 +32,7 @@ log = logging.getLogger("paddle_mnist")
 
 SMOOTHING = 0.9  # of the losses: the weight of the earlier ones
 LEAST = 10  # steps of a test that says anything
-# Arguments of `fit` that do not affect the first steps.
+# Arguments of `fit` for what it does around the steps.
 UNUSED = ("callbacks", "fresh", "must_match", "override", "resume", "saving", "start_epoch")
 
 
@@ -66,7 +66,8 @@ def find_learning_rate(
     Everything is then restored: weights, optimizer, data and generators. `is_rehearsal()` is true
     meanwhile. The schedule of the optimizer is not used.
 
-    model, train, arguments: those of `fit`; epochs and output may be missing.
+    model, train, arguments: those of `fit`; epochs and output may be missing, and callbacks are not
+        called.
     lowest, highest: the first and the last rate; it rises by the same factor in each step.
     steps: how many. The test ends before, once the smoothed loss exceeds the first one by half, or
         a loss is not finite.
