@@ -129,7 +129,8 @@ def range_test(
     axes.plot(rates, losses, color=SKY, linewidth=1, label="loss of the batch")
     axes.plot(rates, smoothed, color=BLUE, label="smoothed")
     if suggestion:
-        axes.axvline(suggestion, color=VERMILION, linestyle="--", label=f"suggestion: {suggestion:.2g}")
+        label = f"suggestion: {suggestion:.2g}"
+        axes.axvline(suggestion, color=VERMILION, linestyle="--", label=label)
     low, high = losses.min(), losses[0]
     room = 0.3 * (high - low) or 1.0  # the losses after it has diverged are left out
     axes.set(xlabel="learning rate", ylabel="loss", xscale="log", ylim=(low - room, high + room))
