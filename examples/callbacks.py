@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import Callback, Saving, fit
+from paddle_mnist import Callback, Saving, Unfreeze, fit
 
 import numpy as np
 import paddle
@@ -46,20 +46,6 @@ class Net(paddle.nn.Layer):
 
     def forward(self, images):
         return self.head(paddle.nn.functional.relu(self.norm(self.body(images))))
-
-
-class Unfreeze(Callback):
-    """Freezes the first layer until an epoch, counted from 0."""
-
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def before_training(self, training):
-        self.net = training.model
-
-    def on_epoch_start(self, view):
-        for parameter in self.net.body.parameters():
-            parameter.stop_gradient = view.state.epoch < self.epoch
 
 
 class SwitchOff(Callback):
@@ -137,7 +123,7 @@ if __name__ == "__main__":
         epochs=EPOCHS,
         saving=Saving(every_steps=10),
         callbacks=[
-            Unfreeze(epoch=1),
+            Unfreeze({"body": 1}),
             SwitchOff(train, epoch=EPOCHS - 1),
             RisingDecay(),
             FreezeStatistics(epoch=EPOCHS // 2),

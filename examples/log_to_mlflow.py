@@ -12,16 +12,22 @@ import paddle
 class MLflow(Callback):
     """Logs settings and metrics. Checkpoints hold the ID of MLflow's run."""
 
-    run_id = None
+    run_id, logged = None, frozenset()
 
     def before_first_step(self, training):
         if training.world.is_main_process:
             is_new = self.run_id is None
-            self.run_id = mlflow.start_run(run_id=self.run_id).info.run_id
+            run = mlflow.start_run(run_id=self.run_id)
+            self.run_id = run.info.run_id
             if is_new:
                 mlflow.log_params(training.hyperparameters)
+            # What it has of steps since the checkpoint, which are trained again.
+            history = mlflow.MlflowClient().get_metric_history
+            points = (point for tag in run.data.metrics for point in history(self.run_id, tag))
+            self.logged = {(point.step, point.key) for point in points}
 
     def write(self, state, values):
+        values = {tag: v for tag, v in values.items() if (state.step, tag) not in self.logged}
         if mlflow.active_run():
             mlflow.log_metrics(values, step=state.step)
 

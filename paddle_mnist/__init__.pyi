@@ -37,9 +37,13 @@ from paddle_mnist.training.callbacks import FitResult as FitResult
 from paddle_mnist.training.callbacks import Training as Training
 from paddle_mnist.training.callbacks import is_rehearsal as is_rehearsal
 from paddle_mnist.training.fit import fit as fit
+from paddle_mnist.training.range_test import RangeTest as RangeTest
+from paddle_mnist.training.range_test import find_learning_rate as find_learning_rate
+from paddle_mnist.training.tensorboard import TensorBoard as TensorBoard
 from paddle_mnist.training.trained_model import evaluate_run as evaluate_run
 from paddle_mnist.training.trained_model import load_model as load_model
 from paddle_mnist.training.trainer import Trainer as Trainer
+from paddle_mnist.training.unfreeze import Unfreeze as Unfreeze
 
 PACKAGED_WEIGHTS: dict[str, str]
 __all__: list[str]

@@ -18,7 +18,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 SERVERS = ROOT / "examples/parameter_servers.py"  # has a test of its own
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {SERVERS})
 KILLED_AT = 25  # steps; each example has more, in several epochs
-LOWER_IS_BETTER = {"gan", "log_to_mlflow", "regression"}
+LOWER_IS_BETTER = {"gan", "log_to_mlflow", "log_to_wandb", "regression"}
 
 # Before a release, all of them.
 one_in_two = pytest.mark.parametrize(
@@ -32,8 +32,8 @@ one_in_two = pytest.mark.parametrize(
 @pytest.mark.timeout(900)
 @one_in_two
 def test_example_beats_its_baseline_and_resumes_to_the_same_bits(example, tmp_path):
-    if example.stem == "log_to_mlflow":
-        pytest.importorskip("mlflow", reason="needs mlflow-skinny")
+    if example.stem.startswith("log_to_"):
+        pytest.importorskip(example.stem.removeprefix("log_to_"))
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     done = forked.run([sys.executable, example, unbroken], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -146,3 +146,33 @@ def assert_results(cells, name, language="zh"):
     accuracy = float(re.search(expected["exported"], output)[1])
     assert accuracy > (97 if name == "mnist" else 85)
     assert expected["reading"] in output  # the picture that it draws
+
+
+TRAINING = """
+import sys
+sys.path.insert(0, {tests!r})
+from fit_rows import train
+from small_nets import Points, perceptron
+from paddle_mnist import predict_run
+train("SGD with clipping", {run!r}, log_every=1)
+outputs = predict_run({run!r}, perceptron, Points())
+print("outputs", outputs.shape)
+"""
+
+
+@pytest.mark.slow
+def test_training_in_a_notebook_shows_a_bar_and_one_line_an_epoch(tmp_path):
+    nbformat, client = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    code = TRAINING.format(tests=str(ROOT / "tests"), run=str(tmp_path / "run"))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    resources = {"metadata": {"path": tmp_path}}
+    client.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    text = printed(notebook.cells)
+    lines = re.split(r"[\r\n]+", text)
+    epochs = [line for line in lines if line.startswith("epoch ")]
+    assert [line.split()[1] for line in epochs] == ["1/2", "2/2"]
+    pattern = r"epoch ./2 loss [\d.]+ acc [\d.]+ valid loss [\d.]+ acc [\d.]+"
+    assert all(re.fullmatch(pattern, line) for line in epochs), epochs
+    outputs = str(notebook.cells[0].outputs)
+    assert "10/10" in outputs and "5/5" in outputs  # steps, and batches of `predict_run`
+    assert "outputs (33, 3)" in text

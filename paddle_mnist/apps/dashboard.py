@@ -55,13 +55,15 @@ def _make_server(
     names: Sequence[str], host: str, language: str, listening: socket.socket, public_path: str
 ) -> Any:
     """Return a WSGI server of VisualDL's application. names: of folders in the current one."""
-    from visualdl.server.app import create_app  # here: it is slow to import
+    import visualdl.server.api  # here: it is slow to import
+    from visualdl.server.app import create_app
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
     before = signal.getsignal(signal.SIGINT)  # VisualDL makes it end the process at once
     port = listening.getsockname()[1]
     # Without a language, pages fail in browsers that accept neither English nor Chinese.
+    visualdl.server.api.LogReader = _log_reader()
     options = {"host": host, "port": port, "public_path": public_path, "language": language}
     app = create_app(ParseArgs(logdir=names, telemetry=False, **options))
     signal.signal(signal.SIGINT, before)
@@ -69,6 +71,26 @@ def _make_server(
     # A thread for each connection, since browsers open connections before they use them.
     guarded = _guarded(app, is_public=not is_loopback(host))
     return make_server(host, port, guarded, threaded=True, fd=listening.fileno())
+
+
+def _log_reader() -> type:
+    """Return the class that reads records, which forgets those of files that are gone.
+
+    A resumed run replaces its files; VisualDL would show the records of both.
+    """
+    from visualdl import LogReader
+    from visualdl.server.data_manager import DataManager
+
+    class Reader(LogReader):  # type: ignore[misc]  # has no types
+        def register_readers(self, update: bool = False) -> None:
+            super().register_readers(update)
+            if not all(map(os.path.exists, self.readers)):
+                self.data_manager = DataManager()
+                for cache in (self.readers, self._tags, self._log_datas):
+                    cache.clear()
+                super().register_readers(update)
+
+    return Reader
 
 
 def _guarded(app: WSGI, is_public: bool) -> WSGI:

@@ -319,7 +319,7 @@ class RunDirectory:
         if not checkpoint:
             remove(self.metrics)
             return
-        former = self if self.owns(checkpoint) else RunDirectory(checkpoint.path.parent.parent)
+        former = self.of(checkpoint)
         lines = checkpoint.manifest["metrics_lines"]
         cut_jsonl(former.metrics, self.metrics, checkpoint.state, lines)
 
@@ -343,11 +343,9 @@ class RunDirectory:
         with contextlib.suppress(OutputError):  # a folder of this name, for example
             remove(self.witness)
 
-    def new_visualdl_folder(self) -> Path:
-        """Create a folder for this process alone, since VisualDL reads only one file in each."""
-        folder = first_free(self.visualdl / f"{number:03}" for number in itertools.count(1))
-        make_folder(folder)
-        return folder
+    def of(self, checkpoint: Checkpoint) -> "RunDirectory":
+        """Return the run of a checkpoint, perhaps this one."""
+        return self if self.owns(checkpoint) else RunDirectory(checkpoint.path.parent.parent)
 
 
 def _elsewhere(is_mirrored: bool) -> str:

@@ -13,10 +13,14 @@ from paddle_mnist.data.collate import CollateFn
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.data.structures import explained, mapped, rebuilt, require_one_shape
 from paddle_mnist.errors import DataError
+from paddle_mnist.metrics.console import progress_bar
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system import signals
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.trained_model import Model, load_trained
+
+# One array, or several, nested as the model returns them.
+Outputs = Union[np.ndarray, tuple["Outputs", ...], list["Outputs"], dict[Any, "Outputs"]]
 
 
 def predict_run(
@@ -29,7 +33,7 @@ def predict_run(
     batch_size: Optional[int] = None,
     collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
-) -> Any:
+) -> Outputs:
     """Return the outputs of the net that a run has trained, for all samples of a dataset.
 
     weights, model, run: see `load_model`.
@@ -40,7 +44,8 @@ def predict_run(
     batch_size: by default the run's. collate_fn, num_workers: see `fit`.
 
     Returns a NumPy array [N, ...] in the order of the data, or several in a tuple, list or dict if
-    the model returns one. They must fit into memory. Computes on Paddle's current device.
+    the model returns one. They must fit into memory. Shows a progress bar on a terminal and in a
+    notebook. Computes on Paddle's current device.
     Raises ConfigError, DataError and CheckpointError.
     """
     trained = load_trained(weights, model, run)
@@ -48,13 +53,21 @@ def predict_run(
     forward = forward or functools.partial(_forward, inputs=inputs)
     loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
     net, outputs = trained.model, []
-    with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
+    bar = progress_bar(0, loader.steps_per_epoch, "batch")
+    with (
+        generators_restored(),
+        evaluation_mode(net),
+        paddle.no_grad(),
+        signals.interruptible(),
+        bar,
+    ):
         for number, batch in enumerate(loader.epoch(0)):
             reseed(0, number)  # a net that draws numbers draws the same every time
             with explained(batch, f"batch {number}"):
                 computed = forward(net, batch)
             outputs.append(mapped(computed, _as_array))
             require_one_shape(outputs[-1], outputs[0], f"the outputs of batch {number + 1}")
+            bar.update()
     if not outputs:
         raise DataError("the data have no batches; expected at least one")
     return _joined(outputs)
@@ -88,11 +101,13 @@ def _as_array(output: Any) -> np.ndarray:
     return as_array(output)
 
 
-def _joined(batches: Sequence[Any]) -> Any:
+def _joined(batches: Sequence[Any]) -> Outputs:
     """Return arrays, nested alike in each batch, one after the other."""
     first = batches[0]
     if isinstance(first, Mapping):
         return {key: _joined([batch[key] for batch in batches]) for key in first}
     if isinstance(first, (tuple, list)):
-        return rebuilt(first, [_joined(parts) for parts in zip(*batches)])
-    return np.concatenate(batches)
+        joined: Outputs = rebuilt(first, [_joined(parts) for parts in zip(*batches)])
+        return joined
+    joined_array: np.ndarray = np.concatenate(batches)
+    return joined_array

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import logging
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, TextIO
 
@@ -27,6 +28,12 @@ class LogWriter(Writer):
     def __init__(self, epochs: Optional[int], total_steps: Optional[int] = None):
         self.epochs = epochs
         self.total_steps = total_steps
+
+    def write_epoch(self, state: TrainState, values: Mapping[str, float]) -> None:
+        """Write one line after an epoch, with the newest metrics of all splits."""
+        splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
+        metrics = (f"{'' if s == 'train' else f'{s} '}{_named(values, s)}" for s in splits)
+        log.info(f"epoch {state.epoch}{_of(self.epochs)} {' '.join(metrics)}")
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         # Metrics are written during an epoch (position > 0) or right after one.
@@ -76,10 +83,27 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if not value or abs(value) >= 0.001 else f"{value:.3e}"
 
 
-def progress_bar(step: int, total: Optional[int]) -> "tqdm[Any]":
-    """Return a progress bar over the steps of the whole run; it only shows on a terminal."""
-    hidden = None if sys.stderr else True  # None: unless it is a terminal
-    return tqdm(initial=step, total=total, unit="step", dynamic_ncols=True, disable=hidden)
+def is_notebook() -> bool:
+    """Return whether this process runs the cells of a notebook."""
+    module = sys.modules.get("IPython")
+    return module is not None and hasattr(module.get_ipython(), "kernel")
+
+
+def progress_bar(step: int, total: Optional[int], unit: str = "step") -> "tqdm[Any]":
+    """Return a progress bar, such as that of a run's steps.
+
+    It only shows on a terminal and, unless log lines are off there, in a notebook.
+    """
+    options = {"initial": step, "total": total, "unit": unit, "dynamic_ncols": True}
+    if not is_notebook():
+        # None: hidden unless it is a terminal
+        return tqdm(disable=None if sys.stderr else True, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without ipywidgets, it is a line of text
+        from tqdm.auto import tqdm as notebook_bar
+    handler = _console_handler()
+    is_quiet = handler is not None and handler.level > logging.INFO
+    return notebook_bar(file=sys.stdout, disable=is_quiet, **options)
 
 
 class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them from 3.11

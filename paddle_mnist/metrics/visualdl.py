@@ -7,8 +7,8 @@ for its server.
 import contextlib
 import functools
 import logging
+import os
 import re
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,15 +21,29 @@ from paddle.utils import unique_name
 
 from paddle_mnist.errors import OutputError, summary
 from paddle_mnist.interfaces import View
+from paddle_mnist.metrics.records import (
+    GRAPH,
+    RecordFile,
+    ResumePoint,
+    component,
+    next_path,
+    now,
+    resumed_records,
+    scalar,
+)
+from paddle_mnist.metrics.writers import chart_of
 from paddle_mnist.system.environment import encodable, usable_home
-from paddle_mnist.system.files import writing
+from paddle_mnist.system.files import make_folder, matching, remove, write_atomically, writing
+from paddle_mnist.system.regular_files import read_bytes
 from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 
 # The tag of a run's summary. The page of texts sorts its tags, and opens the first.
 ABOUT_RUN = "about this run"
-GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
+ABOUT_GRAPH = (
+    "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
+)
 DIRECTIONS = 50  # of features: with longer rows, the page shows only some of the points
 THRESHOLDS = 100  # of precision-recall and ROC curves, evenly from 0 to 1
 
@@ -37,12 +51,15 @@ Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def _page(name: str) -> Callable[[Method], Method]:
-    """Make a method write one page, if it is chosen. The first error switches all pages off."""
+    """Make a method write one page, if it is chosen, or for "" if any page is.
+
+    The first error switches all pages off.
+    """
 
     def wrap(method: Method) -> Method:
         @functools.wraps(method)
         def write(self: "VisualDLWriter", *args: Any, **kwargs: Any) -> None:
-            if name not in self.pages:
+            if not self.pages or (name and name not in self.pages):
                 return
             try:
                 with writing(self.folder):
@@ -57,7 +74,7 @@ def _page(name: str) -> Callable[[Method], Method]:
 
 
 class VisualDLWriter:
-    """Writes chosen pages of the dashboard into a new folder.
+    """Writes chosen pages of the dashboard into a folder.
 
     Metrics go into a subfolder for each split ("train/loss" as "loss" into `train/`), so that
     training and validation share a chart.
@@ -79,36 +96,66 @@ class VisualDLWriter:
         """
         self.folder, self.pages, self.every = folder, set(pages), every
         self.splits = splits
-        self._files: dict[str, Any] = {}  # a `visualdl.LogWriter` for each split
+        self._files: dict[str, RecordFile] = {}  # by split
+
+    @_page("")
+    def continue_from(self, root: Path, point: Optional[ResumePoint]) -> None:
+        """Take over the records of earlier starts of the run up to a checkpoint, of all pages.
+
+        They go to new files, and then the old ones are deleted, unless they are another run's.
+
+        root: has a folder for each start, as version 1.0 made them, or just one.
+        point: of the checkpoint; None to take over nothing.
+        """
+        old = sorted(root.glob("[0-9]*/*/vdl*.log"))
+        folders = [*dict.fromkeys(path.parent for path in old)]
+        if point:
+            self._take_over(folders, point)
+            if graphs := [path for path in old if path.name.startswith(GRAPH)]:
+                self._write_graph(read_bytes(graphs[-1]))
+        if root == self.folder.parent:
+            for path in old:
+                remove(path)
+            for folder in folders:
+                with contextlib.suppress(OSError):  # it is not empty: this start writes there
+                    os.removedirs(folder)
+
+    def _take_over(self, folders: Sequence[Path], point: ResumePoint) -> None:
+        names: dict[str, dict[str, str]] = {folder.name: {} for folder in folders}
+        for row in point.kept:
+            split, name = chart_of(row["tag"], self.splits)
+            names.setdefault(split, {})[row["tag"]] = _tag(name)
+        for split, own in names.items():
+            same = [folder for folder in folders if folder.name == split]
+            if records := resumed_records(same, point, own):
+                self._files[split] = RecordFile(self.folder / split, records)
 
     @_page("scalars")
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         """Write metrics by tag."""
         for tag, value in values.items():
-            split, _, name = tag.partition("/")
-            if split not in self.splits:
-                split, name = "train", tag
-            self._file(split).add_scalar(_tag(name), value, state.step)
+            split, name = chart_of(tag, self.splits)
+            self._file(split).add(scalar(_tag(name), value, state.step))
 
     @_page("histograms")
     def after_step(self, view: View) -> None:
         """Write histograms of parameters and gradients every `every` steps, and at the first."""
         if view.step % self.every and view.step != 1:
             return
-        file = self._file()
         for name in view.parameters:
             values = {"weights": view.parameter(name), "gradients": view.gradient(name)}
             for kind, array in values.items():
                 if array is not None and np.isfinite(array).all():
+                    counts, edges = np.histogram(array.ravel(), bins=30)
                     tag = _tag(f"{kind}/{name}")
-                    file.add_histogram(tag, array.ravel(), view.step, buckets=30)
+                    self._add("histogram", tag, counts, edges, step=view.step)
 
     @_page("text")
     def text(self, tag: str, text: str, step: int = 0) -> None:
         """Write a text under a tag, with dots between lines that are not indented."""
         # The page shows a text as one paragraph, without line breaks.
         paragraph = re.sub(r"\n(?=\w)", " · ", encodable(text.strip()))
-        self._file().add_text(_tag(tag), paragraph, step)
+        self._add("text", _tag(tag), paragraph, step=step)
 
     @_page("images")
     def images(self, tag: str, images: np.ndarray) -> None:
@@ -116,14 +163,13 @@ class VisualDLWriter:
         for number, image in enumerate(images):
             # Three channels: VisualDL passes one to Pillow as [H, W, 1], which Pillow refuses.
             colours = np.repeat(image[:, :, None], 3, axis=2)
-            self._file().add_image(_tag(tag), colours, number)
+            self._add("image", _tag(tag), colours, step=number)
 
     @_page("figures")
     def figures(self, figures: Mapping[str, np.ndarray], step: int) -> None:
         """Write figures by name, as pixels: uint8 [H, W, 3]."""
-        # Not `add_figure`, which uses pyplot, and that may look for a display.
         for name, pixels in figures.items():
-            self._file().add_image(_tag(f"figures/{name}"), pixels, step)
+            self._add("image", _tag(f"figures/{name}"), pixels, step=step)
 
     @_page("curves")
     def curves(
@@ -134,10 +180,7 @@ class VisualDLWriter:
         Their tags are "precision and recall/NOUN LABEL" and "roc/NOUN LABEL".
         labels: int [N]. probabilities: [N, classes]. noun: what a class is called.
         """
-        # `add_pr_curve` and `add_roc_curve` need `np.float`, and divide by wrong counts.
-        from visualdl.component import base_component  # here: it is slow to import
-
-        now, file = round(1000 * time.time()), self._file()._get_file_writer()
+        # VisualDL's `pr_curve` and `roc_curve` need `np.float`, and divide by wrong counts.
         for label in np.unique(labels):
             name, is_class = f"{noun} {label}", labels == label
             levels = np.floor(probabilities[:, label] * (THRESHOLDS - 1))
@@ -149,10 +192,10 @@ class VisualDLWriter:
             recall = (tp / (tp + fn)).tolist()
             false_positive_rate = (fp / np.maximum(fp + tn, 1)).tolist()
             counts = [values.tolist() for values in (tp, fp, tn, fn)]
-            pr_curve = (f"precision and recall/{name}", *counts, precision, recall, step, now)
-            roc_curve = (f"roc/{name}", *counts, recall, false_positive_rate, step, now)
-            file.add_record(base_component.pr_curve_raw(*pr_curve))
-            file.add_record(base_component.roc_curve_raw(*roc_curve))
+            pr_curve = (f"precision and recall/{name}", *counts, precision, recall)
+            roc_curve = (f"roc/{name}", *counts, recall, false_positive_rate)
+            self._add("pr_curve_raw", *pr_curve, step=step)
+            self._add("roc_curve_raw", *roc_curve, step=step)
 
     @_page("embeddings")
     def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "class") -> None:
@@ -164,8 +207,9 @@ class VisualDLWriter:
         centred = features - features.mean(axis=0)
         _, _, directions = np.linalg.svd(centred, full_matrices=False)
         names = [[str(label) for label in labels], [f"image {n}" for n in range(len(labels))]]
-        reduced = centred @ directions[:DIRECTIONS].T
-        self._file().add_embeddings("features", reduced, names, metadata_header=[noun, "image"])
+        reduced = (centred @ directions[:DIRECTIONS].T).tolist()
+        header = [noun, "image"]
+        self._add("embedding", "features", names, reduced, step=0, labels_meta=header)
 
     @_page("hparams")
     def hparams(self, config: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
@@ -175,10 +219,10 @@ class VisualDLWriter:
             name: value if type(value) in (int, float) else encodable(str(value))
             for name, value in config.items()
         }
-        file = self._file()
-        file.add_hparams(plain, list(scores))
+        run = encodable(str(self.folder))  # a name of the run, as UTF-8
+        self._add("hparam", run, plain, list(scores))
         for name, value in scores.items():
-            file.add_scalar(name, value, step)
+            self._file().add(scalar(name, value, step))
 
     @_page("graph")
     def graph(
@@ -192,39 +236,47 @@ class VisualDLWriter:
         build: returns a new net, since VisualDL changes it. input_shape: of a batch; None is a
             free size. step: of the note.
         """
-        # `add_graph` reads a `.pdmodel`, which Paddle 3 only writes in its old representation.
+        with usable_home():
+            from visualdl.component.graph import translate_graph  # here: it is slow to import
+
+        # It reads a `.pdmodel`, which Paddle 3 only writes in its old representation.
         old_representation = getattr(paddle.pir_utils, "DygraphOldIrGuard", contextlib.nullcontext)
         spec = InputSpec(list(input_shape), name="images")
         try:
             with warnings.catch_warnings(), unique_name.guard(), old_representation():
                 warnings.simplefilter("ignore")
-                self._file("graph").add_graph(build(), [spec])
+                graph = translate_graph(build(), [spec], False)
         except OSError:
             raise
         except Exception as error:
             log.warning("VisualDL could not draw the graph (%s); the rest is there", summary(error))
         else:
-            self.text(ABOUT_RUN, GRAPH, step)
+            self._write_graph(graph.encode())
+            self.text(ABOUT_RUN, ABOUT_GRAPH, step)
+
+    def _write_graph(self, graph: bytes) -> None:
+        """Write the file of the graph, in place of an older one."""
+        folder = self.folder / "graph"
+        make_folder(folder)
+        older = matching(folder, f"{GRAPH}.*.log")
+        write_atomically(next_path(folder, GRAPH), graph)
+        for path in older:
+            remove(path)
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
             file.close()
 
-    def _file(self, split: str = "train") -> Any:
-        """Return the `visualdl.LogWriter` of a split."""
-        if split not in self._files:
-            with usable_home():
-                from visualdl import LogWriter  # here: it is slow to import
+    def _add(self, kind: str, *values: Any, **options: Any) -> None:
+        """Write a record that a function of VisualDL's makes. kind: the function's name."""
+        record = getattr(component(), kind)(*values, walltime=now(), **options)
+        self._file().add(record)
 
-            # No display name: VisualDL mixes up runs with the same one.
-            file = self._files[split] = LogWriter(logdir=str(self.folder / split))
-            writer = file._get_file_writer()
-            # The page of settings hashes this path as UTF-8 to name a run.
-            writer._file_name = encodable(writer._file_name)
-            # Write here, not in VisualDL's thread, which prints errors and leaves a torn file.
-            thread, writer._async_writer = writer._async_writer, writer._async_writer._record_writer
-            thread._worker.stop()
+    def _file(self, split: str = "train") -> RecordFile:
+        """Return the file of a split, which this start of the run has opened."""
+        if split not in self._files:
+            self._files[split] = RecordFile(self.folder / split)
         return self._files[split]
 
 

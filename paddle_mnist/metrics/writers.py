@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Optional, TypedDict
 
@@ -25,6 +25,15 @@ from paddle_mnist.train_state import TrainState
 log = logging.getLogger("paddle_mnist")
 
 LEARNING_RATE = "train/lr"  # in every line of the training
+
+
+def chart_of(tag: str, splits: Collection[str]) -> tuple[str, str]:
+    """Return the split of a metric, and its name there, so that splits share a chart.
+
+    "valid/loss" is "loss" of the split "valid"; what belongs to no split, that of "train".
+    """
+    split, _, name = tag.partition("/")
+    return (split, name) if split in splits else ("train", tag)
 
 
 class NewestMetrics(Writer):
@@ -53,12 +62,16 @@ class ManyWriters(Writer):
                 stack.callback(writer.close)
 
 
-class MetricRow(TypedDict):
-    """A line of `metrics.jsonl`; value is None if it was not finite."""
-
+class _Value(TypedDict):
     step: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     tag: str
     value: Optional[float]
+
+
+class MetricRow(_Value, total=False):
+    """A line of `metrics.jsonl`; value is None if it was not finite."""
+
+    time: float
 
 
 class JsonlWriter:
@@ -110,17 +123,29 @@ class JsonlWriter:
 def cut_jsonl(source: Path, path: Path, state: TrainState, count: int) -> None:
     """Write to `path` the lines of `source` that a run resuming from `state` does not write again.
 
-    Leaves out damaged lines. source: a `metrics.jsonl`, perhaps `path` itself. count: lines of the
-    file when the state was saved; a disk that was full took others, of earlier steps, later.
+    source: a `metrics.jsonl`, perhaps `path` itself. count: see `divided_at`.
     """
-    kept = [
-        line + b"\n"
-        for number, (line, row) in enumerate(read_jsonl(source))
-        if row
-        and (number < count or row["step"] < state.step)
-        and not _is_written_again(state, row["step"], row["tag"])
-    ]
-    write_atomically(path, b"".join(kept))
+    kept, _ = divided_at(state, count, source)
+    write_atomically(path, b"".join(line + b"\n" for line, _ in kept))
+
+
+Lines = list[tuple[bytes, MetricRow]]
+
+
+def divided_at(state: TrainState, count: int, path: Path) -> tuple[Lines, Lines]:
+    """Return the lines of a `metrics.jsonl` that belong to a state, and those after it.
+
+    Leaves out damaged lines. count: lines of the file when the state was saved; a disk that was
+    full took others, of earlier steps, later.
+    """
+    kept: Lines = []
+    later: Lines = []
+    for number, (line, row) in enumerate(read_jsonl(path)):
+        if row:
+            is_earlier = number < count or row["step"] < state.step
+            is_kept = is_earlier and not _is_written_again(state, row["step"], row["tag"])
+            (kept if is_kept else later).append((line, row))
+    return kept, later
 
 
 def read_jsonl(path: Path) -> list[tuple[bytes, Optional[MetricRow]]]:

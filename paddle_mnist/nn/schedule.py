@@ -1,5 +1,6 @@
 """Step the learning-rate schedule of an optimizer when it is due, and save its state."""
 
+import logging
 import math
 import warnings
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from paddle.optimizer import lr
 
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.options import plain
+
+log = logging.getLogger("paddle_mnist")
 
 EVERY = ("step", "epoch")
 STATE = "LR_Scheduler"  # the entry of an optimizer's state_dict that holds its schedule's
@@ -77,12 +80,30 @@ class Schedule:
         """
         if self.scheduler:
             self.scheduler.step(step if self.every == "step" else epoch)
+            log.info(
+                "the schedule has changed, and is moved to where it is after step %d: the next "
+                "learning rate is %.4g",
+                step,
+                self.learning_rate,
+            )
 
 
 def _follows_function(scheduler: Any) -> bool:
     if isinstance(scheduler, lr.LinearWarmup):
         return _follows_function(scheduler.learning_rate)
     return type(scheduler) in (lr.LambdaDecay, lr.MultiplicativeDecay)
+
+
+def own_length(scheduler: Any, warmup: int = 0) -> Optional[tuple[str, int, int]]:
+    """Return the argument for the length of a schedule that ends or turns there; else None.
+
+    Its name, its value, and the value with a warm-up that comes before.
+    """
+    if isinstance(scheduler, lr.LinearWarmup):
+        return own_length(scheduler.learning_rate, warmup + scheduler.warmup_steps)
+    names = {lr.CosineAnnealingDecay: "T_max", lr.OneCycleLR: "total_steps"}
+    name = names.get(type(scheduler))
+    return (name, getattr(scheduler, name), getattr(scheduler, name) + warmup) if name else None
 
 
 def schedule_numbers(optimizer: paddle.optimizer.Optimizer, finite: bool = False) -> dict[str, Any]:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Optional
 import numpy as np
 
 from paddle_mnist.metrics.writers import LEARNING_RATE
-from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure, new_panels
+from paddle_mnist.plots.figure import (
+    BLUE,
+    COLOURS,
+    SKY,
+    VERMILION,
+    literal,
+    name_lines,
+    new_figure,
+    new_panels,
+)
 from paddle_mnist.plots.history import (
     TRAIN,
     History,
@@ -109,6 +118,24 @@ def learning_rate(history: History) -> "Figure":
     axes.plot(*_thinned(*series(history, LEARNING_RATE)), color=BLUE)
     axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
     axes.grid(alpha=0.3)
+    return figure
+
+
+def range_test(
+    rates: np.ndarray, losses: np.ndarray, smoothed: np.ndarray, suggestion: Optional[float]
+) -> "Figure":
+    """Draw the losses of a range test over the learning rates, all [N], and the suggested rate."""
+    figure, ((axes,),) = new_figure(3.4)
+    axes.plot(rates, losses, color=SKY, linewidth=1, label="loss of the batch")
+    axes.plot(rates, smoothed, color=BLUE, label="smoothed")
+    if suggestion:
+        label = f"suggestion: {suggestion:.2g}"
+        axes.axvline(suggestion, color=VERMILION, linestyle="--", label=label)
+    low, high = losses.min(), losses[0]
+    room = 0.3 * (high - low) or 1.0  # the losses after it has diverged are left out
+    axes.set(xlabel="learning rate", ylabel="loss", xscale="log", ylim=(low - room, high + room))
+    axes.grid(alpha=0.3)
+    name_lines(axes)
     return figure
 
 

@@ -8,10 +8,12 @@ import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from paddle_mnist.errors import ConfigError, nearest_name
 from paddle_mnist.interfaces import View
+from paddle_mnist.metrics.writers import divided_at
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
 from paddle_mnist.plots.figure import FIGURES, files_of
 from paddle_mnist.system.devices import require_zlib
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from paddle_mnist.metrics.console import LogWriter
+    from paddle_mnist.metrics.records import ResumePoint
     from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.monitor.profiler import Profiler, StepProfiler
     from paddle_mnist.monitor.watch import LayerWatch
@@ -172,7 +175,7 @@ PAGES_OF_OTHERS = ("images", "curves", "embeddings", "graph")  # which callbacks
 
 @dataclass(eq=False)
 class Console(Callback, Options):
-    """Writes log lines, and on a terminal a progress bar.
+    """Writes log lines, and on a terminal a progress bar; in a notebook, one line an epoch.
 
     every: steps between log lines, over which metrics are accumulated.
     """
@@ -182,15 +185,17 @@ class Console(Callback, Options):
     every: Count = option(100, "steps between log lines", flat="log_every")
     _lines: "Optional[LogWriter]" = field(default=None, init=False, repr=False)
     _bar: "Optional[tqdm[Any]]" = field(default=None, init=False, repr=False)
+    _is_notebook: bool = field(default=False, init=False, repr=False)
 
     @property
     def log_every(self) -> int:  # type: ignore[override]  # the base class has a plain attribute
         return self.every
 
     def before_first_step(self, training: Training) -> None:
-        from paddle_mnist.metrics.console import LogWriter, progress_bar
+        from paddle_mnist.metrics.console import LogWriter, is_notebook, progress_bar
 
         if training.world.is_main_process:
+            self._is_notebook = is_notebook()
             self._lines = LogWriter(training.arguments.epochs, training.steps)
             self._bar = progress_bar(training.state.step, training.steps)
 
@@ -198,9 +203,14 @@ class Console(Callback, Options):
         if self._bar is not None:
             self._bar.update(view.step - self._bar.n)
 
+    def after_epoch(self, view: View) -> None:
+        if self._lines and self._is_notebook:
+            self._lines.write_epoch(view.state, view.metrics)
+
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         if self._lines and self._bar is not None:
-            self._lines.write(state, values)
+            if not self._is_notebook:
+                self._lines.write(state, values)
             if "train/loss" in values:
                 self._bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
 
@@ -225,6 +235,23 @@ def _parse_pages(value: Any) -> Any:
             hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(f"expected true, false, all, or some of {', '.join(PAGES)}{hint}")
     return [name for name in PAGES if name in names]
+
+
+def _former_records(training: Training) -> "tuple[Path, Optional[ResumePoint]]":
+    """Return where the records of a run are, and up to which point it resumes, if it does."""
+    from paddle_mnist.metrics.records import ResumePoint
+
+    run = training.run
+    # In `run_opened`, `fit` has not decided yet; it resumes from the newest checkpoint.
+    checkpoint = training.resumed_from or next(reversed(run.checkpoints.all()), None)
+    if not checkpoint or checkpoint.is_pair:  # whose run is unknown
+        return run.visualdl, None
+    former, step = run.of(checkpoint), checkpoint.step
+    lines = checkpoint.manifest["metrics_lines"]
+    kept, later = divided_at(checkpoint.state, lines, former.metrics)
+    repeated = {row["tag"] for _, row in later if row["step"] == step}
+    saved_at = checkpoint.manifest["saved_at"]
+    return former.visualdl, ResumePoint(step, saved_at, [row for _, row in kept], repeated)
 
 
 @dataclass(eq=False)
@@ -262,12 +289,10 @@ class VisualDL(Callback, Options):
             every = (watch and watch.every) or training.log_every
             if training.steps:  # a short run gets about HISTOGRAMS, too
                 every = min(every, max(1, training.steps // HISTOGRAMS))
-            self._board = VisualDLWriter(
-                run.new_visualdl_folder() if pages else run.visualdl,
-                pages,
-                every,
-                ("train", *training.evaluator.datasets),
-            )
+            splits = ("train", *training.evaluator.datasets)
+            self._board = VisualDLWriter(run.visualdl / "001", pages, every, splits)
+            if pages:
+                self._board.continue_from(*_former_records(training))
         return self._board
 
     def check_training(self, training: Training) -> None:

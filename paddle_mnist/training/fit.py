@@ -69,9 +69,7 @@ def fit(
     train: Any,
     valid: Any = None,
     *,
-    optimizer: Union[
-        paddle.optimizer.Optimizer, Callable[[list[paddle.Tensor]], paddle.optimizer.Optimizer]
-    ],
+    optimizer: Union[paddle.optimizer.Optimizer, Callable[..., paddle.optimizer.Optimizer]],
     loss: Optional[Loss] = None,
     metrics: Optional[Metrics] = None,
     step: Optional[Step] = None,
@@ -106,7 +104,9 @@ def fit(
     The net and its task
         model: a `paddle.nn.Layer`, or a function that builds one.
         optimizer: a `paddle.optimizer`, or a function that builds one from a list of parameters:
-            the model's, and then those of a loss that is a `Layer`.
+            the model's, and then those of a loss that is a `Layer`. If the function has a parameter
+            named `plan`, or a second one without a default, it also gets the length of the run:
+            `plan.steps`, `plan.steps_per_epoch` and `plan.epochs`.
         loss: (outputs, labels) -> mean loss []. A batch is (inputs, labels), or (input, input,
             ..., labels) for a model with several inputs.
         metrics: a dict of metrics by name. Each is a `paddle.metric`; a function (outputs, labels)

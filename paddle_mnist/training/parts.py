@@ -38,6 +38,7 @@ from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.loop import TrainingLoop
+from paddle_mnist.training.plan import Plan, build_optimizer, check_schedule
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
 
@@ -51,16 +52,18 @@ def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> 
     np.random.seed(arguments.seed)
     model = build_model(arguments.model)
     loss = arguments.loss if isinstance(arguments.loss, nn.Layer) else nn.Layer()
-    optimizer = arguments.optimizer
+    optimizer, loader = arguments.optimizer, _training_loader(arguments, world)
+    plan = _plan(arguments, loader)
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
-        optimizer = optimizer([*model.parameters(), *loss.parameters()])
+        optimizer = build_optimizer(optimizer, [*model.parameters(), *loss.parameters()], plan)
     _check_kind(optimizer)
     # Weights initialised before seeding differ between processes.
     for layer in (model, loss):
         world.broadcast(layer.state_dict().values())
     numerics = arguments.numerics
     schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
-    loader = _training_loader(arguments, world)
+    if world.is_main_process:
+        check_schedule(schedule, plan)
     extra = _extra_state(arguments, model, optimizer, loader.own_order)
     _check_optimizer(optimizer, extra)
     world.broadcast(extra.optimized.values())
@@ -84,6 +87,14 @@ def new_training(arguments: FitArguments, world: World, device: str = "cpu") -> 
         callbacks=arguments.all_callbacks,
         state=new_state(arguments),
     )
+
+
+def _plan(arguments: FitArguments, loader: Loader) -> Optional[Plan]:
+    """Return the length of the run; None if the data have no length."""
+    if (each := loader.steps_per_epoch) is None:
+        return None
+    steps = each * arguments.epochs
+    return Plan(min(steps, arguments.loading.max_steps or steps), each, arguments.epochs)
 
 
 def new_state(arguments: FitArguments, step: int = 0) -> TrainState:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import urllib.parse
 import urllib.request
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -130,7 +131,61 @@ def test_dashboard_wrong_options_exits_with_its_code(runs, tool):
             assert message in done.stderr and done.stderr.count("\n") == 1
 
 
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from fit_rows import StopsAt, train
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+stops = [StopsAt(int(step), kill) for step in sys.argv[3:]]
+pages = ("scalars", "histograms")
+train("dropout", sys.argv[2], callbacks=stops, visualdl=pages, epochs=6, save_every_steps=4)
+"""
+
+
+def train_until(folder, *steps):
+    """Train `work/output/own` of 30 steps, and kill it in one of them."""
+    tests, run = ROOT / "tests", folder / "work/output/own"
+    forked.run([sys.executable, "-c", KILLED, tests, run, *steps], cwd=folder)
+    assert (run / "result.json").exists() == (not steps)
+
+
 # ------------------------------------------------------------------ in a browser
+
+
+@pytest.mark.slow
+def test_run_killed_three_times_is_one_curve_on_an_open_dashboard(browser, tmp_path, screenshots):
+    train_until(tmp_path, 7)
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    drawn = {}
+
+    def keep(response):
+        if "/api/scalar/list" in response.url:
+            query = urllib.parse.parse_qs(urllib.parse.urlsplit(response.url).query)
+            points = [step for _, step, _ in json.loads(response.text())["data"]]
+            drawn[query["run"][0], query["tag"][0]] = points
+
+    page.on("response", keep)
+    with served(tmp_path) as (_, address, _):
+        for steps in ((13,), (22,), ()):
+            page.goto(f"{address}/app/scalar")
+            page.get_by_text("own/vdl/001/valid").locator("visible=true").first.wait_for()
+            page.locator("canvas").first.wait_for()
+            page.wait_for_timeout(2000)  # until the chart has asked for its points
+            train_until(tmp_path, *steps)
+        page.wait_for_timeout(21_000)  # VisualDL repeats its answers for 20 seconds
+        drawn.clear()
+        page.reload()
+        page.locator("canvas").first.wait_for()
+        page.wait_for_timeout(4000)
+        page.screenshot(path=screenshots / "killed-three-times.png")
+    assert {run for run, _ in drawn} == {"own/vdl/001/train", "own/vdl/001/valid"}
+    assert drawn["own/vdl/001/valid", "acc"] == [5, 10, 15, 20, 25, 30]
+    steps = sorted({*range(3, 31, 3), *range(5, 31, 5)})
+    assert drawn["own/vdl/001/train", "acc"] == steps
+
 
 # What must be on a page, as text, and what its charts are drawn with.
 PAGES = {
