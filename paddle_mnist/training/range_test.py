@@ -25,8 +25,8 @@ from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Training, rehearsing
 from paddle_mnist.training.fit import fit
 from paddle_mnist.training.initial_state import InitialState, restored
-from paddle_mnist.training.initialize import initialize
 from paddle_mnist.training.parts import new_loop, new_state
+from paddle_mnist.training.resume import load_start
 
 log = logging.getLogger("paddle_mnist")
 
@@ -112,7 +112,7 @@ def _losses(training: Training, rates: np.ndarray) -> list[tuple[float, int]]:
     try:
         with rehearsing(), restored(initial):
             if training.arguments.start:
-                initialize(training, training.arguments.start)
+                load_start(training, training.arguments.start)
             inner.set_lr_scheduler(LambdaDecay(1.0, lambda step: rates[min(step, len(rates) - 1)]))
             training.schedule = Schedule(training.optimizer)
             loop = new_loop(training, new_state(training.arguments), ManyWriters([]))

@@ -64,7 +64,7 @@ def resume_or_start(training: Training) -> Optional[FitResult]:
             _load_result(training, checkpoint, result)
             return result
     elif start:
-        training.origin = _load_start(training, start)
+        training.origin = load_start(training, start)
     for callback in training.callbacks:
         callback.before_training(training)
     training.extra.begin(saves=start is not None and not checkpoint)
@@ -258,7 +258,7 @@ def _load_result(training: Training, checkpoint: Checkpoint, result: FitResult) 
         log.warning("objects other than the model are not as at the end of the run: %s", error)
 
 
-def _load_start(training: Training, start: StartFrom) -> Manifest:
+def load_start(training: Training, start: StartFrom) -> Manifest:
     """Load the weights that another run has trained; return its manifest, {} if it has none.
 
     The main process reads and broadcasts them. Raises CheckpointError if they are missing or do not
