@@ -81,7 +81,7 @@ class Checkpointer:
     not_saved: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.saving.mirror and not self.mirror:
+        if self.store and self.saving.mirror and not self.mirror:
             raise ConfigError(
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )

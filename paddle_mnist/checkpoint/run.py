@@ -46,12 +46,21 @@ FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 _FileName = Annotated[str, msgspec.Meta(pattern=r"\A[^./\0][^/\0]*\Z")]
 
 
+class Difference(TypedDict):
+    """A value of a repeated step that is another than before; None if it is not finite."""
+
+    step: CountOrZero
+    name: str
+    before: Union[float, int, None]
+    now: Union[float, int, None]
+
+
 class Repeats(TypedDict):
     """Whether steps that a resumed run repeated are as before (`training.witness`)."""
 
     interruptions: CountOrZero
     repeated: CountOrZero
-    differing: list[dict[str, Any]]  # step, name, before, now
+    differing: list[Difference]
     compared: str
     not_compared: list[str]
 

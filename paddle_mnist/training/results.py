@@ -74,6 +74,7 @@ def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
     known = {field.name: values[field.name] for field in fields(FitResult) if field.name in values}
     metrics = values["metrics"].items()
     known["metrics"] = {tag: math.nan if value is None else value for tag, value in metrics}
+    known["witness"] = values.get("witness") or {}
     known["weights"] = run.path / values["weights"]
     known["checkpoint"] = run.checkpoints.folder / values["checkpoint"]
     return FitResult(**known)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.checkpoint.run import Repeats
+from paddle_mnist.checkpoint.run import Difference, Repeats
 from paddle_mnist.errors import OutputError, PaddleMnistError, RepeatedStepError, listed
 from paddle_mnist.interfaces import Writer
 from paddle_mnist.metrics.writers import LEARNING_RATE
@@ -97,11 +97,13 @@ class FileWitness(Witness):
             conditions=_conditions(training, about, self._reads_steps),
         )
         try:
-            self._take_over(*_read(self._path))
+            self._take_over(*_read(self._path), training.state.step)
         except FileNotFoundError:
-            # A finished run that trains on has other settings, and was not interrupted.
+            # A finished run that trains on has other settings, and was not interrupted; neither
+            # was one that is only evaluated again.
             is_own = checkpoint and training.run.owns(checkpoint)
-            if is_own and checkpoint and checkpoint.manifest["config"] == training.compared:
+            is_same = checkpoint and checkpoint.manifest["config"] == training.compared
+            if is_own and is_same and not training.is_over(training.state):
                 self._leave_out("the interrupted run has left no records")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -110,8 +112,11 @@ class FileWitness(Witness):
         self._kept = deque(self._earlier.values(), MOST)
         self._rewrite()
 
-    def _take_over(self, header: _Header, records: Sequence[bytes]) -> None:
-        """Continue what earlier starts of the run recorded; under other conditions, only counts."""
+    def _take_over(self, header: _Header, records: Sequence[bytes], step: int) -> None:
+        """Continue what earlier starts of the run recorded; under other conditions, only counts.
+
+        step: where this start resumes. Differences of later steps, which were lost, are dropped.
+        """
         before, now = header["conditions"], self._header["conditions"]
         self._header = _Header(
             **{**header, "compared": self._header["compared"], "conditions": now}
@@ -120,6 +125,7 @@ class FileWitness(Witness):
         for record in records:
             if (first := self._earlier.setdefault(record[:_KEY], record)) is not record:
                 self._count(first, record)
+        self._header["differing"] = [d for d in self._header["differing"] if d["step"] <= step]
         known = [name for name in now if None not in (before.get(name), now[name])]
         if changed := [name for name in known if before[name] != now[name]]:
             self._earlier = {}
@@ -171,7 +177,7 @@ class FileWitness(Witness):
                 raise RepeatedStepError(f"{text}; stop_on_difference is set")
             log.warning("%s", text)
 
-    def _count(self, first: bytes, record: bytes) -> Optional[dict[str, Any]]:
+    def _count(self, first: bytes, record: bytes) -> Optional[Difference]:
         """Count a repeated record; return its difference from the first one, if there is any."""
         step, name, *before = _RECORD.unpack_from(first)
         self._header["repeated"] += name == _STEP
@@ -179,7 +185,7 @@ class FileWitness(Witness):
         for what, old, new in zip(names, before, _RECORD.unpack_from(record)[2:]):
             if repr(old) != repr(new):  # of NaN it is the same
                 old, new = (value if math.isfinite(value) else None for value in (old, new))
-                difference = {"step": step, "name": what, "before": old, "now": new}
+                difference = Difference(step=step, name=what, before=old, now=new)
                 self._header["differing"] = [*self._header["differing"], difference][:MOST_LISTED]
                 return difference
         return None
@@ -231,7 +237,7 @@ def describe_witness(witness: Mapping[str, Any]) -> Optional[str]:
     unit = "step" if witness["compared"] == ALL_STEPS else "log line"
     found = f"{repeated:,} repeated {unit}{'s agree' if repeated != 1 else ' agrees'}"
     if witness["differing"]:
-        step = witness["differing"][0].get("step")
+        step = witness["differing"][0]["step"]
         found = f"repeated step {step} differs: the result may differ from an unbroken run's"
     elif not repeated:
         found, reasons = f"no {unit} was repeated", witness["not_compared"]

@@ -443,6 +443,12 @@ def result_of(process):
     return json.loads(lines[-1])
 
 
+def test_main_process_of_several_keeps_the_mirror(tmp_path, url):
+    options = {"nprocs": 2, "mirror": url}
+    assert result_of(start(tmp_path / "one", options, seconds=0))
+    assert "result.json" in files(url)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
