@@ -148,7 +148,17 @@ def test_program_that_cannot_be_tried_is_one_line(program, words, capsys):
     assert words in printed.err and printed.err.count("\n") == 1 and not printed.out
 
 
-@pytest.mark.parametrize("options", [["--kills", "0"], ["--signal", "NONE"], ["--minutes", "-1"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--kills", "0"],
+        ["--signal", "NONE"],
+        ["--minutes", "-1"],
+        ["--minutes", "nan"],
+        ["--steps", "0"],
+        ["--epochs", "0"],
+    ],
+)
 def test_options_that_make_no_sense_are_refused(options, capsys):
     assert main([*options, "--", "python"]) == 2
     assert "expected a signal such as KILL or TERM" in capsys.readouterr().err
