@@ -75,7 +75,8 @@ def prove(
     """
     require_posix_processes("prove starts processes", "Linux or macOS")
     signum = getattr(signals, f"SIG{signal.upper().removeprefix('SIG')}", None)
-    if signum is None or min(kills, minutes, steps or 1, epochs or 1) <= 0:
+    numbers = [n for n in (kills, minutes, steps, epochs) if n is not None]
+    if signum is None or not all(number > 0 for number in numbers):
         raise ConfigError(
             f"signal is {signal!r}, kills {kills}, minutes {minutes}, steps {steps}, epochs "
             f"{epochs}; expected a signal such as KILL or TERM, and numbers above 0"

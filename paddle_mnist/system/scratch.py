@@ -6,6 +6,7 @@ from typing import Optional, Union
 
 import msgspec
 
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.files import warn_once
 from paddle_mnist.system.regular_files import MOST_JSON, parse_json, read_bytes
 
@@ -55,19 +56,24 @@ class Plan(msgspec.Struct):
 
 
 def find_plan() -> Optional[Plan]:
-    """Return the plan for this program; None unless a `prove` that still runs has started it."""
+    """Return the plan for this program; None unless a `prove` has started it.
+
+    Raises ConfigError if that has ended: what follows would be written to the program's own runs.
+    """
     name = os.environ.get(VARIABLE)
     if not name:
         return None
     try:
         plan = parse_json(read_bytes(Path(name, PLAN), MOST_JSON), Plan)
-        if plan.is_alive():
-            return plan
-        problem = "whose process has ended"
     except (OSError, ValueError) as error:
         problem = f"in which {PLAN} cannot be read ({type(error).__name__})"
-    warn_once(name, "%s is %s, %s: ignored; unset it", VARIABLE, name, problem)
-    return None
+        warn_once(name, "%s is %s, %s: ignored; unset it", VARIABLE, name, problem)
+        return None
+    if not plan.is_alive():
+        raise ConfigError(
+            f"{VARIABLE} is {name}, whose prove was killed; unset it to train without prove"
+        )
+    return plan
 
 
 def diverted_to_read(name: str) -> str:

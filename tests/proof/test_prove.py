@@ -150,7 +150,17 @@ def test_program_that_cannot_be_tried_is_one_line(program, words, capsys):
     assert words in printed.err and printed.err.count("\n") == 1 and not printed.out
 
 
-@pytest.mark.parametrize("options", [["--kills", "0"], ["--signal", "NONE"], ["--minutes", "-1"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--kills", "0"],
+        ["--signal", "NONE"],
+        ["--minutes", "-1"],
+        ["--minutes", "nan"],
+        ["--steps", "0"],
+        ["--epochs", "0"],
+    ],
+)
 def test_options_that_make_no_sense_are_refused(options, capsys):
     assert main([*options, "--", "python"]) == 2
     assert "expected a signal such as KILL or TERM" in capsys.readouterr().err
@@ -205,16 +215,22 @@ def test_paths_of_a_program_lead_to_the_scratch_folder(tmp_path, monkeypatch):
     assert find_pair("runs/mine/net_epoch0.pdparams") == run / "net_epoch0"
 
 
-@pytest.mark.parametrize("kind", ["ended", "missing", "damaged"])
+@pytest.mark.parametrize("kind", ["missing", "damaged"])
 def test_variable_that_was_left_diverts_nothing_and_is_named(kind, tmp_path, monkeypatch, lines):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    make_plan(tmp_path, ended.pid)
-    if kind != "ended":
-        (tmp_path / PLAN).write_text("{") if kind == "damaged" else (tmp_path / PLAN).unlink()
+    make_plan(tmp_path, os.getpid())
+    (tmp_path / PLAN).write_text("{") if kind == "damaged" else (tmp_path / PLAN).unlink()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     assert find_plan() is None and diverted_to_read("runs/mine") == "runs/mine"
     assert [line for line in lines() if f"{VARIABLE} is {tmp_path}" in line and "unset it" in line]
+
+
+def test_program_whose_prove_was_killed_leaves_its_own_runs_alone(tmp_path, monkeypatch):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    make_plan(tmp_path, ended.pid)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=f"{VARIABLE} is .*, whose prove was killed; unset it"):
+        find_plan()
 
 
 # ------------------------------------------------------------------ what is chosen and compared
@@ -283,9 +299,17 @@ def test_files_differ_but_for_times_and_paths(tmp_path):
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     one, other = tmp_path / "one", tmp_path / "other"
     assert differing_files(one, other, "killed") == [] and witnessed(other) == []
-    witness = {"repeated": 3, "differing": [{"step": 1}], "not_compared": []}
+    difference = {"step": 1, "name": "loss", "before": 0.5, "now": 0.25}
+    witness = {
+        "interruptions": 0,
+        "repeated": 3,
+        "differing": [difference],
+        "compared": "all steps",
+        "not_compared": [],
+    }
     (run / "result.json").write_text(json.dumps({**result, "witness": witness}))
-    assert witnessed(other) == ["the witness of /runs/mine: repeated 3, differing [{'step': 1}]"]
+    found = f"repeated 3, differing {[difference]}, compared all steps"
+    assert witnessed(other) == [f"the witness of /runs/mine: {found}"]
     (run / "metrics.jsonl").write_text(json.dumps({**row, "value": 0.25}) + "\n")
     expected = "/runs/mine, metrics.jsonl, step 1 train/loss: 0.5 unbroken, 0.25 killed"
     assert differing_files(one, other, "killed") == [expected]
