@@ -44,6 +44,8 @@ _SEQUENCES = (list, tuple, collections.deque)
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
 # Attributes that Paddle's layers set when they are called, some by the device.
 OF_CALLS = ("_use_cudnn", "could_use_cudnn", "_op_type", "_device")
+# Attributes of parameters that an optimizer reads.
+OF_PARAMETERS = ("optimize_attr", "regularizer", "need_clip")
 # Parts of Paddle whose objects may hold the user's objects, or count.
 _ENTERED = (
     "paddle.io",
@@ -78,10 +80,12 @@ def edges(value: Any) -> Iterator[Edge]:
     """Yield the edges to all values that a value holds directly."""
     if is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`
         own = getattr(value, "__dict__", ())
-        yield from (("attribute", name) for name in own if not name.startswith("_"))
-    elif isinstance(value, enum.Enum):
+        yield from (("attribute", name) for name in OF_PARAMETERS if name in own)
+        return
+    if isinstance(value, enum.Enum):
         yield "part", "__class__"
-    if is_leaf(value) or isinstance(value, enum.Enum):
+        return
+    if is_leaf(value):
         return
     if isinstance(value, dict):
         yield from (("item", key) for key in list(value))

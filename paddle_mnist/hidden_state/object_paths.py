@@ -12,6 +12,7 @@ from paddle_mnist.hidden_state import object_graph
 from paddle_mnist.hidden_state.object_graph import ObjectPath, child, describe_path
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
+    ATOMS,
     BUFFERS,
     CONTAINERS,
     DEFINED,
@@ -81,6 +82,8 @@ def walk(
             if not isinstance(value, SCALARS):
                 seen.add(id(value))
             yield place
+        if type(value) in ATOMS:
+            continue
         is_large = _length(value) > most_items
         if is_large or len(place.path) > MOST_EDGES:
             if skipped is not None:

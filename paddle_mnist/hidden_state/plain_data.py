@@ -20,6 +20,8 @@ import numpy as np
 from paddle_mnist.system.arrays import as_array, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+# The types of most values: they hold no others, and the same object is the same value.
+ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 GENERATORS = (
     random.Random,
     np.random.RandomState,
@@ -50,7 +52,9 @@ ABSENT = _Absent()
 
 def is_leaf(value: Any) -> bool:
     """Return whether a value is data that does not hold other values."""
-    return (isinstance(value, LEAVES) and not is_of_objects(value)) or is_tensor(value)
+    if isinstance(value, np.ndarray):
+        return not is_of_objects(value)
+    return isinstance(value, LEAVES) or is_tensor(value)
 
 
 def is_of_objects(value: Any) -> bool:

@@ -16,6 +16,7 @@ from paddle_mnist.hidden_state.object_graph import Edge, ObjectPath, child, desc
 from paddle_mnist.hidden_state.object_paths import Place, find, topmost, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
+    ATOMS,
     BUFFERS,
     CONTAINERS,
     GENERATORS,
@@ -131,6 +132,8 @@ class Snapshot:
             # One that the walk does not yield now is gone, or below an alias.
             place = current.pop(path, None)
             now = place.value if place else find(self.roots, path)
+            if now is saved.place.value and type(now) in ATOMS:
+                continue
             is_elsewhere = place is not None and place.is_alias and now is not saved.place.value
             if is_elsewhere or self._differs(saved, now):
                 changed[path] = Change(path, _show(saved.place.value, saved.copy), _show(now))
