@@ -14,6 +14,8 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
 from paddle_mnist.checkpoint.manifest import (
     BREAKPOINT,
+    FORMAT,
+    LATER_FORMAT,
     Manifest,
     name_of_checkpoint,
     new_manifest,
@@ -213,7 +215,8 @@ class Checkpointer:
             entries["metrics_lines"] = self.history.synced_lines()
         if self.not_saved:
             entries["not_saved"] = self.not_saved
-        manifest = new_manifest(state, entries)
+        is_later = self.extra is not None and self.extra.is_later
+        manifest = new_manifest(state, entries, LATER_FORMAT if is_later else FORMAT)
         name = self._name(state) + name_end
         if blocking or not self._commit_in_background(name, files, manifest):
             self._commit(name, files, manifest)

@@ -8,8 +8,6 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import (
     EXTRA,
-    FORMAT,
-    LATER_FORMAT,
     OPTIMIZER,
     PARAMS,
     TRAINING,
@@ -35,7 +33,6 @@ def optimizer_entries(
     """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
     parameters = extra.parameters if extra else dict(model.named_parameters())
     return {
-        "format": LATER_FORMAT if extra and extra.is_later else FORMAT,
         "names": {name: parameter.name for name, parameter in parameters.items()},
         "optimizer": type(optimizer).__name__,
         "optimizer_parameters": parameters_with_state(optimizer, parameters),

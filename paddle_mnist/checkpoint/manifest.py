@@ -298,12 +298,15 @@ def name_of_checkpoint(name: str, state: TrainState) -> str:
     return f"{name}_{end}"
 
 
-def new_manifest(state: TrainState, entries: Mapping[str, Any] = {}) -> Manifest:
+def new_manifest(
+    state: TrainState, entries: Mapping[str, Any] = {}, number: int = FORMAT
+) -> Manifest:
     """Return the manifest of a state; a commit adds the files and the checksum.
 
-    entries: others, such as a later format. Raises DivergedError.
+    entries: others, which do not replace those of the state. number: the format. Raises
+    DivergedError.
     """
-    manifest = {"format": FORMAT, **entries, "state": state.as_dict(), "saved_at": time.time()}
+    manifest = {**entries, "format": number, "state": state.as_dict(), "saved_at": time.time()}
     return cast(Manifest, manifest)
 
 

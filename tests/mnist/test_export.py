@@ -60,7 +60,7 @@ def test_export_model_chosen_output_leaves_out_later_layers(model, tmp_path, exp
     assert about["outputs"] == ["max_pool1"] and about["difference"] < 1e-4
     parameters = tmp_path / "inference.pdiparams"
     assert parameters.stat().st_size < 5_000 < (exported / parameters.name).stat().st_size
-    with pytest.raises(ConfigError, match="'logits'; this model has max_pool1"):
+    with pytest.raises(ConfigError, match="'logits', but the outputs of this model are max_pool1"):
         DigitPredictor(tmp_path).run(np.zeros([28, 28], np.uint8), ["logits"])
 
 
