@@ -16,9 +16,7 @@ from paddle_mnist.checkpoint.manifest import (
     BREAKPOINT,
     FORMAT,
     LATER_FORMAT,
-    Manifest,
     name_of_checkpoint,
-    new_manifest,
 )
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name
@@ -88,7 +86,7 @@ class Checkpointer:
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )
         self._last_attempt = time.monotonic()
-        self._writing: Optional[tuple[Manifest, Future[None]]] = None  # what, and the work
+        self._writing: Optional[tuple[TrainState, Future[None]]] = None  # what, and the work
         # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
@@ -182,11 +180,11 @@ class Checkpointer:
         wait: wait for the thread to finish; otherwise a checkpoint in progress stays in progress.
         """
         if self._writing and (wait or self._writing[1].done()):
-            manifest, future = self._writing
+            state, future = self._writing
             try:
                 future.result()
             except OutputError as error:
-                self._after_failure(TrainState.from_dict(manifest["state"]), error)
+                self._after_failure(state, error)
             else:
                 if self.mirror:
                     self.mirror.request_upload()
@@ -216,24 +214,27 @@ class Checkpointer:
         if self.not_saved:
             entries["not_saved"] = self.not_saved
         is_later = self.extra is not None and self.extra.is_later
-        manifest = new_manifest(state, entries, LATER_FORMAT if is_later else FORMAT)
+        others = (state, entries, LATER_FORMAT if is_later else FORMAT)
         name = self._name(state) + name_end
-        if blocking or not self._commit_in_background(name, files, manifest):
-            self._commit(name, files, manifest)
+        if blocking or not self._commit_in_background(name, files, *others):
+            self._commit(name, files, *others)
             if self.mirror:
                 self.mirror.request_upload()
 
     def _commit_in_background(
-        self, name: str, files: Mapping[str, SavedState], manifest: Manifest
+        self, name: str, files: Mapping[str, SavedState], *others: Any
     ) -> bool:
-        """Have a thread commit a copy of a large state; return whether it does."""
+        """Have a thread commit a copy of a large state; return whether it does.
+
+        others: the state, and the other arguments of `CheckpointStore.commit`.
+        """
         if sum(file.nbytes for file in files.values()) < BACKGROUND_BYTES:
             return False
         try:
             copies = {suffix: contents.copied() for suffix, contents in files.items()}
             executor = ThreadPoolExecutor(max_workers=1)
-            later = copy.deepcopy(manifest)
-            self._writing = later, executor.submit(self._commit, name, copies, later)
+            later = copy.deepcopy(others)
+            self._writing = later[0], executor.submit(self._commit, name, copies, *later)
             executor.shutdown(wait=False)  # the thread ends with its work
         except (MemoryError, RuntimeError) as error:  # no room for the copy, or no thread
             warn_once(
@@ -244,10 +245,13 @@ class Checkpointer:
             return False
         return True
 
-    def _commit(self, name: str, files: Mapping[str, SavedState], manifest: Manifest) -> None:
-        """Write a checkpoint, and delete those that are no longer kept. Raises OutputError."""
+    def _commit(self, *contents: Any) -> None:
+        """Write a checkpoint, and delete those that are no longer kept. Raises OutputError.
+
+        contents: the arguments of `CheckpointStore.commit`.
+        """
         assert self.store
-        self._saved_progress = self.store.commit(name, files, manifest).sort_key
+        self._saved_progress = self.store.commit(*contents).sort_key
         try:
             self.store.prune(self.saving)
         except OutputError as error:

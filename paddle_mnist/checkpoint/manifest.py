@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -296,18 +295,6 @@ def name_of_checkpoint(name: str, state: TrainState) -> str:
     is_after_epoch = state.step and not state.position
     end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
     return f"{name}_{end}"
-
-
-def new_manifest(
-    state: TrainState, entries: Mapping[str, Any] = {}, number: int = FORMAT
-) -> Manifest:
-    """Return the manifest of a state; a commit adds the files and the checksum.
-
-    entries: others, which do not replace those of the state. number: the format. Raises
-    DivergedError.
-    """
-    manifest = {**entries, "format": number, "state": state.as_dict(), "saved_at": time.time()}
-    return cast(Manifest, manifest)
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:

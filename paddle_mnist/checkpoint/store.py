@@ -12,16 +12,17 @@ import itertools
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from paddle_mnist.checkpoint.manifest import (
     CHECKSUM,
     DATA_SUFFIXES,
+    FORMAT,
     Checkpoint,
     DamagedError,
-    Manifest,
     UnreadableError,
     checksum,
     parse_manifest,
@@ -43,6 +44,7 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
+from paddle_mnist.train_state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 
@@ -73,13 +75,16 @@ class CheckpointStore:
         self,
         name: str,
         files: Mapping[str, SavedState],
-        manifest: Manifest,
+        state: TrainState,
+        entries: Mapping[str, Any] = {},
+        number: int = FORMAT,
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
         It replaces one of the same name: at each moment that one or the new one is valid.
 
-        files: contents by suffix. manifest: all entries but the files and the checksum.
+        files: contents by suffix. entries: further entries of the manifest, which do not replace
+            those that every checkpoint has. number: the format.
         """
         self.require_ownership()
         if self._signatures and not self.folder.exists():
@@ -87,20 +92,20 @@ class CheckpointStore:
         make_folder(self.folder)
         path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE))
         if os.path.lexists(path):
-            self.commit(name + SPARE, files, manifest)
+            self.commit(name + SPARE, files, state, entries, number)
             remove(path)
-        entries, pending = {}, []
+        listed, pending = {}, []
         with contextlib.ExitStack() as stack:
             for suffix, contents in files.items():
                 file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
                 contents.write_to(file)
-                entries[file.path.name] = file.finish()
+                listed[file.path.name] = file.finish()
                 pending.append(file)
             for file in pending:
                 file.publish()
-        complete = {**manifest, "files": entries}
-        complete[CHECKSUM] = checksum(complete)
-        data = json.dumps(complete, indent=1).encode()
+        common = {"format": number, "state": state.as_dict(), "saved_at": time.time()}
+        manifest = {**entries, **common, "files": listed}
+        data = json.dumps({**manifest, CHECKSUM: checksum(manifest)}, indent=1).encode()
         checkpoint = parse_manifest(path, data)  # as it will be read
         self._signatures[checkpoint.manifest["checksum"]] = _file_signatures(checkpoint)
         sync_folder(self.folder)

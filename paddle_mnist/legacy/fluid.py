@@ -20,7 +20,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, new_manifest, read_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import SPARE, CheckpointStore
@@ -116,8 +116,7 @@ def save_persistables(
         OPTIMIZER: SavedState(optimizer.state_dict() if optimizer else {}),
     }
     entries = optimizer_entries(model, optimizer) if optimizer else {}
-    manifest = new_manifest(TrainState(), entries)
-    return CheckpointStore(dirname).commit(PERSISTABLES, files, manifest).path
+    return CheckpointStore(dirname).commit(PERSISTABLES, files, TrainState(), entries).path
 
 
 def load_persistables(

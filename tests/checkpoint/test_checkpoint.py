@@ -20,7 +20,7 @@ from paddle import nn
 from paddle_mnist import checkpoint
 from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, new_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
@@ -89,10 +89,6 @@ def state_of(epoch, accuracy=None):
     return TrainState(epoch=epoch, step=epoch * 10, metrics=metrics)
 
 
-def manifest_of(epoch, accuracy=None):
-    return new_manifest(state_of(epoch, accuracy))
-
-
 def save(store, model, optimizer, epoch=1):
     """Commit the checkpoint of a model after `epoch` epochs, and return it."""
     Checkpointer(store, model, optimizer, name="mnist").after_epoch(state_of(epoch))
@@ -102,7 +98,7 @@ def save(store, model, optimizer, epoch=1):
 def commit(store, accuracies):
     """Commit checkpoints of epochs that ended with these accuracies."""
     for epoch, accuracy in enumerate(accuracies):
-        store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1, accuracy))
+        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, accuracy))
 
 
 def pruned(store, saving):
@@ -211,7 +207,7 @@ def test_checkpointer_without_a_store_saves_nothing(lines):
 def test_newest_is_by_step_and_best_by_metric_the_earliest_of_equals(store):
     assert store.newest() is None and store.best() is None
     for epoch, accuracy in {11: 0.9, 10: 0.9, 3: 0.5, 12: None}.items():
-        store.commit(f"mnist_epoch{epoch - 1}", BYTES, manifest_of(epoch, accuracy))
+        store.commit(f"mnist_epoch{epoch - 1}", BYTES, state_of(epoch, accuracy))
     (store.folder / "mnist_epoch50.pdparams").write_bytes(b"without a manifest")
     names = ["mnist_epoch2", "mnist_epoch9", "mnist_epoch10", "mnist_epoch11"]
     assert [c.name for c in store.all()] == names
@@ -222,7 +218,7 @@ def test_prune_deletes_what_the_policy_drops_and_nothing_else(store):
     commit(store, [1.0, 0.5, 0.3, 0.2])
     for step, end in ((15, ""), (16, "_breakpoint")):
         inside = TrainState(epoch=1, position=step, step=step)
-        store.commit(f"mnist_epoch1_step{step}{end}", BYTES, new_manifest(inside))
+        store.commit(f"mnist_epoch1_step{step}{end}", BYTES, inside)
     (store.folder / "notes.txt").write_text("mine")
     saving = replace(NEWEST, keep_epochs=True, keep_breakpoints=True)
     assert pruned(store, saving) == ["mnist_epoch1_step15"]
@@ -259,7 +255,7 @@ def test_prune_reads_only_files_that_changed_after_their_manifest(store):
             read.append(Path(args[0]).stem)
 
     def save_and_prune(store, epoch):
-        store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1))
+        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1))
         read.clear()
         store.prune(replace(NEWEST, keep_last=3))
         return sorted(set(read)), len(read)
@@ -279,7 +275,7 @@ def test_saves_need_no_more_calls_after_many_of_them(store):
         with cProfile.Profile() as profile:
             for step in (10 * epoch + 5, 10 * epoch + 10):
                 state = TrainState(epoch=(step + 1) // 10, position=step % 10, step=step)
-                store.commit(f"mnist_epoch{epoch}_step{step}", BYTES, new_manifest(state))
+                store.commit(f"mnist_epoch{epoch}_step{step}", BYTES, state)
                 store.prune(saving)
         calls.append(pstats.Stats(profile).total_calls)
     assert len(store.all()) == 60
@@ -295,7 +291,7 @@ def test_prune_sees_checkpoints_deleted_meanwhile_as_they_are(store, caplog):
         path.unlink()
     expected = {(3, 0.6): ["mnist_epoch2"], (4, 0.4): [], (5, 0.4): ["mnist_epoch4"]}
     for (epoch, accuracy), dropped in expected.items():
-        store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1, accuracy))
+        store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, accuracy))
         assert pruned(store, saving) == dropped
     assert not caplog.records
 
@@ -323,7 +319,7 @@ def test_newest_and_best_while_another_process_prunes_find_a_whole_checkpoint(st
 
     def write():
         for epoch in range(1, 150):
-            store.commit(f"mnist_epoch{epoch}", BYTES, manifest_of(epoch + 1, epoch / 200))
+            store.commit(f"mnist_epoch{epoch}", BYTES, state_of(epoch + 1, epoch / 200))
             store.prune(NEWEST)
 
     writer = threading.Thread(target=write)
@@ -342,11 +338,11 @@ def test_commit_that_fails_half_way_leaves_no_half_of_a_checkpoint(store, older)
     (store.folder / "mnist_epoch1.pdopt").unlink(missing_ok=True)
     (store.folder / "mnist_epoch1.pdopt").mkdir()  # in the way of the second file
     with pytest.raises(OutputError, match=r"mnist_epoch1\.pdopt: cannot write"):
-        store.commit("mnist_epoch1", {**BYTES, PARAMS: Raw(b"new")}, manifest_of(2))
+        store.commit("mnist_epoch1", {**BYTES, PARAMS: Raw(b"new")}, state_of(2))
     assert [c.name for c in store.all()] == ["mnist_epoch0", *["mnist_epoch1_new"][:older]]
     assert store.newest() == store.all()[-1] and not list(store.folder.glob(".*"))
     (store.folder / "mnist_epoch1.pdopt").rmdir()
-    store.commit("mnist_epoch1", BYTES, manifest_of(2))
+    store.commit("mnist_epoch1", BYTES, state_of(2))
     assert [c.name for c in store.all()] == ["mnist_epoch0", "mnist_epoch1"]
     assert store.orphaned_files() == [] and store.find_damaged() == {}
 
@@ -354,7 +350,7 @@ def test_commit_that_fails_half_way_leaves_no_half_of_a_checkpoint(store, older)
 def test_extra_entries_of_a_manifest_do_not_replace_its_own(store):
     """A callback may use the same names."""
     entries = {"format": 0, "files": {}, "state": None, "saved_at": None, "note": "kept"}
-    store.commit("mnist_epoch0", BYTES, new_manifest(state_of(1), entries))
+    store.commit("mnist_epoch0", BYTES, state_of(1), entries)
     assert (store.newest().step, store.newest().manifest["note"]) == (10, "kept")
 
 

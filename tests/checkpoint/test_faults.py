@@ -42,7 +42,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import Checkpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, new_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -144,10 +144,10 @@ class NotedStore(CheckpointStore):
                 self.contents[newest.name] = [files_of(newest)]
                 self.returned.append((0, newest.sort_key))
 
-    def commit(self, name, files, manifest) -> Checkpoint:
+    def commit(self, name, files, *others) -> Checkpoint:
         data = [contents.to_bytes() for contents in files.values()]
         self.contents.setdefault(name, []).append(data)
-        checkpoint = super().commit(name, files, manifest)
+        checkpoint = super().commit(name, files, *others)
         self.returned.append((len(self.done), checkpoint.sort_key))
         return checkpoint
 
@@ -301,8 +301,7 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
 def commit(store: CheckpointStore, epoch: int, value: float = 0) -> None:
     values = {PARAMS: value or epoch, OPTIMIZER: -(value or epoch)}
     files = {suffix: SavedState({"w": np.full(9, value)}) for suffix, value in values.items()}
-    manifest = new_manifest(TrainState(epoch=epoch, step=10 * epoch))
-    store.commit(f"mnist_epoch{epoch - 1}", files, manifest)
+    store.commit(f"mnist_epoch{epoch - 1}", files, TrainState(epoch=epoch, step=10 * epoch))
 
 
 def save_four(store: CheckpointStore) -> None:

@@ -85,10 +85,10 @@ def run_until(step, output, url, **options):
 def manifests(url):
     """Return the steps of a copy's checkpoints by the names of their manifests."""
     names = [name for name in files(url) if name.endswith(".json") and name != "result.json"]
-    return {name: manifest_of(url, name)["state"]["step"] for name in sorted(names)}
+    return {name: state_of(url, name)["state"]["step"] for name in sorted(names)}
 
 
-def manifest_of(url, name):
+def state_of(url, name):
     return json.loads(RemoteFolder(url).read(name, 2**20))
 
 
@@ -221,7 +221,7 @@ def test_run_whose_copy_another_machine_continues_raises(tmp_path, url):
 
     def upload_as_another_machine():
         name = newest(url)
-        manifest = manifest_of(url, name)
+        manifest = state_of(url, name)
         manifest["state"]["step"] += 100
         suffixes = {Path(file).suffix: entry for file, entry in manifest["files"].items()}
         manifest["files"] = {f"model_epoch9{end}": entry for end, entry in suffixes.items()}

@@ -19,7 +19,7 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, new_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import safe_load, safe_loads
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
@@ -584,7 +584,8 @@ def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffi
     bad = CheckpointStore("c").commit(
         "model_epoch0",
         {end: Raw(data) for end, data in {**files, suffix: EVIL}.items()},
-        new_manifest(TrainState(epoch=1), optimizer_entries(model, optimizer)),
+        TrainState(epoch=1),
+        optimizer_entries(model, optimizer),
     )
     bad.verify()
     with pytest.raises(CheckpointError, match=rf"model_epoch0\{suffix}: names 'posix.system'"):

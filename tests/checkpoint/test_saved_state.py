@@ -14,7 +14,7 @@ import paddle
 import pytest
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, new_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -173,8 +173,6 @@ def test_memory_of_saving_is_one_entry_and_of_loading_one_copy(tmp_path):
         assert peak_of(lambda: copy.write_to(nowhere)) < 1
         assert peak_of(lambda: tied.write_to(nowhere)) < 3
     files = {PARAMS: SavedState(state), OPTIMIZER: SavedState({})}
-    checkpoint = CheckpointStore(tmp_path).commit(
-        "model_epoch0", files, new_manifest(TrainState(epoch=1))
-    )
+    checkpoint = CheckpointStore(tmp_path).commit("model_epoch0", files, TrainState(epoch=1))
     assert peak_of(checkpoint.verify) < 3
     assert peak_of(lambda: checkpoint.load(PARAMS)) < 23
