@@ -31,32 +31,36 @@ def build_optimizer(build: Callable[..., Any], parameters: list[Any], plan: Opti
     """Call a function of the parameters, and of the plan if it has a parameter for it.
 
     That is one named `plan`, or else a second one without a default. plan: None if the data have no
-    length. Raises ConfigError if the function needs it then.
+    length; a default then counts. Raises ConfigError if the function needs it.
     """
     takes = _plan_parameter(build)
-    if not takes:
+    if not takes or (not plan and takes.default is not takes.empty):
         return build(parameters)
     if not plan:
         raise ConfigError(
-            f"the optimizer's function takes the plan of the run, as {takes!r}, but the training "
-            "data have no length; expected Loading(steps_per_epoch=...), a paddle.io.Dataset, or a "
-            "function of the parameters alone"
+            f"the optimizer's function takes the plan of the run, as {takes.name!r}, but the "
+            "training data have no length; expected Loading(steps_per_epoch=...), a "
+            "paddle.io.Dataset, or a function of the parameters alone"
         )
-    return build(parameters, plan) if takes != "plan" else build(parameters, plan=plan)
+    return build(parameters, plan) if takes.name != "plan" else build(parameters, plan=plan)
 
 
-def _plan_parameter(build: Callable[..., Any]) -> Optional[str]:
-    """Return the name of the parameter that takes the plan; None if there is none."""
+def _plan_parameter(build: Callable[..., Any]) -> Optional[inspect.Parameter]:
+    """Return the parameter that takes the plan; None if there is none."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     try:
-        parameters = inspect.signature(build).parameters
+        parameters = inspect.signature(build, follow_wrapped=False).parameters
+        # A decorator that takes any arguments passes them on; another may pass some itself.
+        if any(p.kind in variable for p in parameters.values()):
+            parameters = inspect.signature(build).parameters
     except (TypeError, ValueError):  # code in C may have no signature
         return None
     is_bound = isinstance(build, functools.partial) and "plan" in build.keywords
     if "plan" in parameters and not is_bound:
-        return "plan"
+        return parameters["plan"]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     second = [p for p in parameters.values() if p.kind in kinds][1:2]
-    return next((p.name for p in second if p.default is inspect.Parameter.empty), None)
+    return next((p for p in second if p.default is inspect.Parameter.empty), None)
 
 
 def check_schedule(schedule: Schedule, plan: Optional[Plan]) -> None:

@@ -9,6 +9,7 @@ from paddle.optimizer import lr
 from small_nets import Points
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.training.plan import build_optimizer
 
 ROW = "SGD with clipping"  # 33 samples in batches of 8: five steps an epoch, of two epochs
 
@@ -65,13 +66,37 @@ def partly_bound(seen):
     return functools.partial(build, 0.1)
 
 
-@pytest.mark.parametrize("build", [named, named_with_default, second, of_a_class, partly_bound])
+def decorated(seen):
+    @functools.wraps(named(seen))
+    def build(*args, **kwargs):
+        return named(seen)(*args, **kwargs)
+
+    return build
+
+
+def decorated_with_a_rate(seen):
+    def rated(parameters, rate):
+        seen.append(rate)
+        return sgd(rate, parameters)
+
+    @functools.wraps(rated)
+    def build(parameters):
+        return rated(parameters, 0.1)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build", [named, named_with_default, second, of_a_class, partly_bound, decorated]
+)
 def test_function_with_a_parameter_for_it_gets_the_plan(build, tmp_path):
     plan = seen_by(build, tmp_path)
     assert (plan.steps, plan.steps_per_epoch, plan.epochs) == (10, 5, 2)
 
 
-@pytest.mark.parametrize("build, expected", [(optional, 0.1), (bound, "mine")])
+@pytest.mark.parametrize(
+    "build, expected", [(optional, 0.1), (bound, "mine"), (decorated_with_a_rate, 0.1)]
+)
 def test_any_other_function_works_as_before(build, expected, tmp_path):
     assert seen_by(build, tmp_path) == expected
 
@@ -105,6 +130,12 @@ def test_plan_of_data_without_a_length_raises(tmp_path):
         (line,) = str(raised.value).splitlines()
         assert "the training data have no length; expected Loading(steps_per_epoch=...)" in line
     assert not (tmp_path / "run").exists()
+
+
+def test_plan_with_a_default_may_be_missing():
+    seen = []
+    build_optimizer(named_with_default(seen), paddle.nn.Linear(1, 1).parameters(), None)
+    assert seen == [None]
 
 
 def warmed_up(parameters, plan):
