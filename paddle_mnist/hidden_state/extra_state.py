@@ -8,6 +8,7 @@ a checkpoint. A value that was saved once is saved in every later checkpoint.
 import collections
 import copy
 import logging
+import numbers
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ from paddle_mnist.hidden_state.snapshot import (
     Change,
     Snapshot,
     data_snapshot,
+    is_iterator,
 )
 from paddle_mnist.nn.layers import own_gradient_hooks
 from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
@@ -308,7 +310,8 @@ class ExtraState:
         """Warn once of changes that cannot be saved.
 
         What data keep is only logged, unless it computes samples: these depend on nothing else,
-        since the first ones were read twice.
+        since the first ones were read twice. So is an attribute of a callback that is of a library,
+        such as the time or a progress bar.
         """
         acting: list[str] = []
         others: list[str] = []
@@ -318,6 +321,7 @@ class ExtraState:
                 continue
             self.logged.add(name)
             is_kept = path[0][1] in DATA_ROOTS and not (callable(value) or self._is_plain(value))
+            is_kept |= path[0][1] == "callbacks" and len(path) == 3 and is_of_a_library(value)
             (others if is_kept else acting).append(describe_path(path))
         if acting:
             log.warning(
@@ -651,6 +655,17 @@ class ExtraState:
             f"{path}: {'; '.join(differences)}; expected the same objects as in the run; or start "
             f"a new run: {WEIGHTS_ALONE}"
         )
+
+
+def is_of_a_library(value: Any) -> bool:
+    """Return whether a value's class is of an installed library, and steps cannot compute with it.
+
+    They can with numbers, iterators, and what Paddle and NumPy define.
+    """
+    module = type(value).__module__
+    computes = isinstance(value, numbers.Number) or is_iterator(value)
+    is_known = module.partition(".")[0] in ("builtins", "paddle", "numpy")
+    return not (computes or is_known or is_users(module))
 
 
 def is_made_by_paddle(path: ObjectPath, value: Any) -> bool:

@@ -60,10 +60,14 @@ class Unfreeze(Callback, Options):
                 layer.eval()
 
     def after_epoch(self, view: View) -> None:
-        for name, layer in self._layers.items():
-            if self._frozen_epochs(name):
-                layer.train()  # as the next epoch begins; else `fit` would warn of it
+        self._end_evaluation_mode()  # as the next epoch begins; else `fit` would warn of it
 
     def close(self) -> None:
+        self._end_evaluation_mode()  # training may end inside a frozen epoch
         for parameter in self._trained.values():
             parameter.stop_gradient = False
+
+    def _end_evaluation_mode(self) -> None:
+        for name, layer in self._layers.items():
+            if self._frozen_epochs(name):
+                layer.train()

@@ -1,6 +1,7 @@
 """What a callback changes in the midst of a run: it is saved, or a warning names it."""
 
 import json
+from datetime import datetime
 from decimal import Decimal
 
 import numpy as np
@@ -14,6 +15,7 @@ from silence import silent
 from small_nets import CLASSES, WIDTH, Points
 from stateful_rows import seeded
 from test_hidden_state import check_resumes, train
+from tqdm import tqdm
 
 from paddle_mnist import Callback, is_rehearsal
 from paddle_mnist.checkpoint.manifest import FORMAT, LATER_FORMAT
@@ -149,6 +151,21 @@ def test_change_that_cannot_be_saved_is_a_warning_at_the_first_checkpoint(what, 
         paddle.set_default_dtype("float32")
     (warning,) = [line for line in lines() if "checkpoints do not contain" in line]
     assert name in warning
+
+
+def test_clock_and_progress_bar_of_a_callback_are_no_warning(tmp_path, lines):
+    class Shows(Callback):
+        def __init__(self):
+            self.bar = self.time = None
+
+        def after_step(self, view):
+            if not is_rehearsal():
+                self.bar, self.time = tqdm(disable=True), datetime.now()
+
+    with pytest.raises(ProgramError):
+        train(tmp_path, lambda: base(callbacks=[Shows()]), StopsAt(10, stop))
+    assert not [line for line in lines() if "checkpoints do not contain" in line]
+    assert any("changed, and not saved" in line and "].time" in line for line in lines())
 
 
 class Growing(paddle.io.BatchSampler):
