@@ -15,7 +15,7 @@ import msgspec
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint, FileEntry
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
-from paddle_mnist.checkpoint.store import QUARANTINE, CheckpointStore, list_files
+from paddle_mnist.checkpoint.store import QUARANTINE, CheckpointStore, list_files, without_lock
 from paddle_mnist.errors import ConfigError, OutputError, RunLockedError, spelled
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.options import CountOrZero
@@ -198,7 +198,7 @@ class RunDirectory:
             finally:
                 log.removeHandler(handler)
                 handler.close()
-                self.checkpoints.require_ownership = lambda: None
+                self.checkpoints.require_ownership = without_lock
 
     def require_inside(self, folder: Path) -> None:
         """Raise OutputError if a folder to write to is a link out of this directory, or no folder.

@@ -55,6 +55,10 @@ QUARANTINE = "quarantine"
 SPARE = "_new"  # the end of the second name of a checkpoint that replaces another
 
 
+def without_lock() -> None:
+    """Raise nothing, in a folder that is not locked. Unlike a lambda, it is sent to processes."""
+
+
 class CheckpointStore:
     """The checkpoints in one folder.
 
@@ -64,7 +68,7 @@ class CheckpointStore:
 
     def __init__(self, folder: Union[str, Path]):
         self.folder = Path(folder)
-        self.require_ownership: Callable[[], None] = lambda: None
+        self.require_ownership: Callable[[], None] = without_lock
         # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
         # The checkpoints that `_listed_for` may drop, so that a save need not read all manifests.
