@@ -1,4 +1,4 @@
-"""Train any Paddle net, resume it to the same bits; and the handwritten-digit tutorial.
+"""Train any Paddle net and resume it bit for bit; with the handwritten-digit tutorial.
 
 Importing it does not import paddle; the first use of a name that needs it does.
 """
@@ -20,7 +20,7 @@ _STUB = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
 _IMPORTS = [node for node in _STUB.body if isinstance(node, ast.ImportFrom)]
 _PUBLIC = {alias.name: node.module or "" for node in _IMPORTS for alias in node.names}
 
-# Weights that come with the package: the word that stands for them, and what returns them.
+# Weights that come with the package: their name, and the function that returns them.
 PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}
 
 __all__ = sorted(_PUBLIC)

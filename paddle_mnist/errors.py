@@ -120,7 +120,7 @@ MOST_CHARACTERS = 300  # of an error in a summary
 
 
 def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
-    """Return an error in one line: its class, and what is wrong; Paddle's have many lines.
+    """Return an error in one line, its class and message; Paddle's errors have many lines.
 
     mask: hides secrets, before a long line is cut.
     """
@@ -146,7 +146,7 @@ def spelled(name: str, value: Union[str, bool] = True) -> str:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return names in one line; of more than `most`, how many more there are."""
+    """Return names in one line: at most `most` of them, then the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -154,7 +154,7 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 def nearest_name(name: str, known: Iterable[str], similarity: float = 0.6) -> Optional[str]:
     """Return the known name that an unknown one probably means; None if none is similar.
 
-    similarity: from 0 to 1, at which a name counts as similar.
+    similarity: from 0 to 1, the least at which a name counts as similar.
     """
     known = list(known)
     long_name = SHORT_NAMES.get(name)
@@ -166,7 +166,7 @@ def nearest_name(name: str, known: Iterable[str], similarity: float = 0.6) -> Op
 def unknown_name(origin: str, name: str, known: Iterable[str], others: str = "") -> str:
     """Return an error message for an unknown name, with the nearest known one.
 
-    others: says where the known names are, if none is near; by default the message lists them.
+    others: where to find the known names, if none is similar; by default the message lists them.
     """
     known = [*map(str, known)]
     nearest = nearest_name(str(name), known)

@@ -37,11 +37,11 @@ class MetricSums(Protocol):
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """The values that the forward pass of one shard gives.
+    """The results of the forward pass of one shard.
 
     loss: its mean loss []. metrics: sums over its samples, by name.
-    count: the number of units that the loss is a mean over; None: the shard's samples. With 0,
-        `loss` is the total, which the count of the whole batch divides; NaN is a total of nothing.
+    count: the number of units that the loss is a mean over; None: the shard's samples. If it is 0,
+        `loss` is a total, to be divided by the count of the batch; a NaN then adds nothing.
     """
 
     loss: "paddle.Tensor"
@@ -52,8 +52,8 @@ class StepOutputs:
 class View:
     """Read-only view of a run for observers: its state, its metrics, its net.
 
-    step: steps done. loss: None before the first step. metrics: those of this very step's log line
-    come after its observers.
+    step: steps done. loss: None before the first step. metrics: without those of this step's log
+    line, which is written after the observers are called.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class View:
 
 
 def require_layers(origin: str, model: "nn.Layer", names: Iterable[str]) -> dict[str, "nn.Layer"]:
-    """Return a model's layers of these names. Raises ConfigError for an unknown one."""
+    """Return the named layers of a model. Raises ConfigError for an unknown name."""
     layers = dict(model.named_sublayers())
     for name in names:
         if name not in layers:
@@ -145,8 +145,8 @@ class Observer:
     def on_epoch_start(self, view: View) -> None:
         """Called before the first step of each epoch, and again by a run that resumes inside it.
 
-        Its settings, such as which layers are frozen in the epoch `view.state.epoch`, thus hold
-        after any resume. They should follow from the epoch alone, not from earlier calls.
+        Settings made here, such as which layers are frozen in epoch `view.state.epoch`, thus hold
+        after any resume. They should depend on the epoch alone, not on earlier calls.
         """
 
     def recorded_layers(self, step: int) -> Collection[str]:
@@ -181,11 +181,11 @@ class Writer(Protocol):
 class Loader(Protocol):
     """Loads batches, epoch by epoch; `paddle_mnist.data.external.open_loader` opens any data.
 
-    A batch is a structure of tensors. Where it is divided, or a step takes several, it is a list of
-    this process's shards (`paddle_mnist.data.sampler.Shard`).
+    A batch is a structure of tensors. If batches are divided, or a step takes several, it is a list
+    of this process's shards (`paddle_mnist.data.sampler.Shard`).
 
-    num_workers: processes of this loader's own that read samples ahead.
-    is_indexed: whether samples are read by index: batches can then be divided between processes.
+    num_workers: the number of this loader's processes that read samples ahead.
+    is_indexed: whether samples are read by index, so that processes can share a batch.
     """
 
     num_workers: int = 0
@@ -214,19 +214,19 @@ class Loader(Protocol):
         """Yield the batches of an epoch from number `start` on, every `stride`-th, as tensors."""
 
     def first_batches(self, count: int) -> list[Any]:
-        """Return the first batches of the first epoch, which are not lost for it."""
+        """Return the first batches of the first epoch, which will yield them again."""
         with signals.interruptible():
             return list(itertools.islice(self.epoch(0), count))
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return the first batch of this process in the first epoch, without this loader's workers.
 
-        epoch: whose random numbers samples draw that are read by index.
+        epoch: the one whose random numbers are used for samples that are read by index.
         """
         return self.first_batches(1)[0]
 
     def sample_name(self, epoch: int, number: int, shard: int, row: int) -> str:
-        """Return the name that errors use for the sample in a row of a shard of a batch."""
+        """Return the name of a sample in errors, given its batch, shard and row."""
         return f"its sample {row}"
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class Loader(Protocol):
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
-    """Convert a metric to a Python number, from one of NumPy's or a tensor of one element too.
+    """Convert a metric, also a NumPy number or a tensor of one element, to a Python number.
 
     source: who returned it, for the error. Raises ConfigError if it is not one number.
     """

@@ -30,7 +30,7 @@ from paddle_mnist.errors import ConfigError, nearest_name, unknown_name
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
-Seed = Annotated[int, Meta(ge=0, lt=2**32)]  # NumPy takes no more
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]  # NumPy's limit
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -45,7 +45,7 @@ class Option(NamedTuple):
     """The declaration of a field of a group of options. See `option`."""
 
     help: Union[str, Mapping[str, str]]
-    flat: Optional[Mapping[str, Mapping[str, Any]]]  # by name, implied values; None: the field's
+    flat: Optional[Mapping[str, Mapping[str, Any]]]  # implied values by name; None: the field's
     heading: str
     must_match: bool
     bare: Optional[str]
@@ -64,12 +64,12 @@ def option(
 ) -> Any:
     """Declare a field of a group of options.
 
-    help: the text of `--help`; for each flat name where there are several.
+    help: the text of `--help`; a mapping by flat name if there are several names.
     flat: its name on command lines, in YAML and in checkpoints; by default that of the field; ""
-        if it has none there. Several names, each with the values of other fields that it implies.
-    heading: where `--help` lists it; by default the group's `heading`.
+        if it has none there. Or several names, with the values of other fields that each implies.
+    heading: where `--help` lists it; by default under the group's `heading`.
     must_match: whether it decides the result, so that a resumed run may not change it.
-    bare: the value of the option on a command line without one, where that is allowed.
+    bare: the value if a command line gives the option without one; None: it requires a value.
     parse: converts other ways to write a value, and raises ValueError for an invalid value.
     """
     if bare is None and isinstance(default, bool):
@@ -86,7 +86,7 @@ class Options:
     Raises ConfigError, naming the field, the value and what was expected.
     """
 
-    # Under which `--help` lists the fields; "" for the arguments of `fit`, which are not a group.
+    # The heading of the fields in `--help`; "" for the arguments of `fit`, which are not a group.
     heading = "options"
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class FlatOption(NamedTuple):
         return next((shown[kind] for kind in _kinds(self.field.type) if kind in shown), "TEXT")
 
     def read(self, name: str, value: Any) -> Any:
-        """Return the value of its type that a value stands for. Raises ConfigError."""
+        """Convert a value, perhaps given as text, to the option's type. Raises ConfigError."""
         return _convert(plain(value), self.field.type, self.declared.parse, name)
 
 
@@ -159,9 +159,9 @@ def flat_options(groups: Iterable[type[Options]]) -> dict[str, FlatOption]:
 
 
 def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[AnyOptions]:
-    """Build a group from flat names and values that were read; None without a required one.
+    """Build a group from values by flat name; return None if a required value is missing.
 
-    Raises ConfigError for values that exclude each other, and for one that needs a missing one.
+    Raises ConfigError for values that exclude each other, or that need the missing one.
     """
     arguments: dict[str, Any] = {}
     options = flat_options([group])
@@ -190,7 +190,7 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
 
 
 def flat_values(groups: Iterable[Any], only_must_match: bool = False) -> dict[str, Any]:
-    """Return the values of those among some objects that are groups of options, by flat name."""
+    """Return the values of groups of options by flat name; skip other objects."""
     values = {}
     for group in groups:
         if isinstance(group, Options):
@@ -214,7 +214,7 @@ def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[s
 
 
 def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> Any:
-    """Return a value of a type, for which text may stand. Raises ConfigError."""
+    """Convert a value, perhaps given as text, to a type. Raises ConfigError."""
     choices = _choices(kind)
     try:
         converted = msgspec.convert(_from_text(parse(value), kind), kind, strict=False)
@@ -223,11 +223,11 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> A
         return converted
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at ")[0].replace("Expected", "expected")
-        reason = reason.replace("`", "").replace("null", "None")  # YAML, too, takes both
+        reason = reason.replace("`", "").replace("null", "None")  # YAML accepts both
         expected = f"expected {' or '.join(map(repr, choices))}" if choices else reason
-    except ConfigError:  # of a `parse` that does not show the value
+    except ConfigError:  # from a `parse` that does not show the value
         raise
-    except ValueError as error:  # of `parse`
+    except ValueError as error:  # from `parse`
         expected = str(error)
     near = nearest_name(str(value), choices)
     hint = f"; did you mean {near!r}?" if near else ""
@@ -235,9 +235,9 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> A
 
 
 def _from_text(value: Any, kind: Any) -> Any:
-    """Convert text that msgspec does not: to None, a truth value, a path or a list."""
+    """Convert text where msgspec does not: to None, a bool, a path or a list."""
     kinds = get_args(kind) if get_origin(kind) is Union else (kind,)
-    if isinstance(value, bool):  # YAML makes a truth value of a bare `off`
+    if isinstance(value, bool):  # YAML reads a bare `off` as False
         word = "on" if value else "off"
         return word if word in _choices(kind) else value
     if not isinstance(value, str):
@@ -270,7 +270,7 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 
 def split_names(value: Any) -> list[Any]:
-    """Split text at commas, as a command line has names; make a list of another collection.
+    """Split text at commas, as on a command line; convert another collection to a list.
 
     Raises ValueError for anything else.
     """
@@ -290,9 +290,9 @@ def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> No
 
 
 def plain(value: Any) -> Any:
-    """Return NumPy's numbers, ranges, arrays and paths as plain numbers, lists and strings.
+    """Convert NumPy's numbers, arrays, ranges and paths to plain numbers, lists and strings.
 
-    Also those in lists, tuples and dicts; anything else is returned as it is.
+    Also inside lists, tuples and dicts. Returns anything else unchanged.
     """
     if isinstance(value, np.floating):
         return float(value)  # `item()` of a long double returns a long double

@@ -15,8 +15,8 @@ HIGHEST_IS_BEST = ("acc", "accuracy", "auc", "f1", "iou", "map", "miou", "precis
 class RunningSums:
     """Sums over the samples since the last log line, and the learning rate of the newest step.
 
-    totals: the numbers of each metric, by name: of "loss" each step's mean loss, times its samples,
-    and the number of samples; of other metrics see `paddle_mnist.metrics.sums`.
+    totals: the numbers of each metric, by name: for "loss" the sum of each step's mean loss times
+    its samples, and the number of samples; for other metrics see `paddle_mnist.metrics.sums`.
     """
 
     samples: int = 0
@@ -75,13 +75,13 @@ class TrainState:
 
         samples: in the step. in_epoch: whether it is a batch of the current epoch.
         """
-        self.metrics = {}  # they were of the weights before this step
+        self.metrics = {}  # they belong to the weights before this step
         self.position += in_epoch
         self.step += 1
         self.samples += samples
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of the current weights; a second evaluation at a step replaces it."""
+        """Keep the metrics of the current weights; they replace earlier ones of the same step."""
         self.metrics = dict(metrics)
         if self.monitor in metrics:
             value = metrics[self.monitor]
@@ -91,7 +91,7 @@ class TrainState:
     def best_scores(self, count: int) -> list[list[Any]]:
         """Return [step, value] of the best evaluations, at most `count`, the best one first.
 
-        The earlier of equals is the better; NaN is never among them.
+        Of equal values, the earlier counts as better; NaN is never included.
         """
         sign = -1 if self.mode == "max" else 1
         scores = [score for score in self.scores if score[1] is not None]
@@ -105,7 +105,7 @@ class TrainState:
     def evaluations_without_improvement(self, min_delta: float = 0.0) -> int:
         """Return the number of evaluations since the last improvement; of all if none has a value.
 
-        min_delta: a value is an improvement if it beats the one before by more than this.
+        min_delta: a value is an improvement if it beats the last improvement by more than this.
         """
         sign, reference, count = (1 if self.mode == "max" else -1), -math.inf, 0
         for _, value in self.scores:
