@@ -26,7 +26,7 @@ def serve(
     """Serve until SIGTERM or SIGINT comes.
 
     runs: run directories, folders of them, or folders of VisualDL's files; every run of
-    `work/output` by default. port: 0 chooses a free one. public_path: of all pages, `/app`.
+    `work/output` by default. port: 0 chooses a free one. public_path: of all pages, such as `/app`.
     Raises DataError when there is nothing to show, ConfigError when it cannot listen there.
     """
     if not re.fullmatch(r"(/[\w.~@-]+)+", public_path):
@@ -54,7 +54,7 @@ def serve(
 def _make_server(
     names: Sequence[str], host: str, language: str, listening: socket.socket, public_path: str
 ) -> Any:
-    """Return a WSGI server of VisualDL's application. names: of folders in the current one."""
+    """Return a WSGI server of VisualDL's application. names: folders in the working folder."""
     import visualdl.server.api  # here: it is slow to import
     from visualdl.server.app import create_app
     from visualdl.server.args import ParseArgs
@@ -74,7 +74,7 @@ def _make_server(
 
 
 def _log_reader() -> type:
-    """Return the class that reads records, which forgets those of files that are gone.
+    """Return a class that reads records and forgets those of deleted files.
 
     A resumed run replaces its files; VisualDL would show the records of both.
     """
@@ -94,7 +94,7 @@ def _log_reader() -> type:
 
 
 def _guarded(app: WSGI, is_public: bool) -> WSGI:
-    """Return a WSGI application that refuses requests of other web sites, unless it is public.
+    """Return a WSGI application that refuses requests from other web sites unless it is public.
 
     It answers one request at a time: VisualDL's log readers are not thread-safe.
     """

@@ -22,12 +22,12 @@ from paddle_mnist.system.environment import environment, without_proxies
 
 log = logging.getLogger("paddle_mnist")
 
-OUTPUTS = ("probabilities", "conv1", "conv2")  # layers are shown of models that give them
+OUTPUTS = ("probabilities", "conv1", "conv2")  # layers are shown if the model outputs them
 LARGEST_BYTES = 8 * 2**20  # of a picture that is sent
 REQUEST_OVERHEAD_BYTES = 2**16  # of a request, beside the picture
 QUEUE_SIZE = 32  # requests; more are refused
 AT_ONCE = 2  # computations
-RETENTION_SECONDS = 600  # for which pictures stay on the disk
+RETENTION_SECONDS = 600  # how long pictures stay on the disk
 SHOWN = 280  # pixels of a picture's side
 # gradio's drawing area has no tool at first, until it is ready, and after it has been cleared.
 TAKE_BRUSH = """() => {
@@ -48,8 +48,8 @@ Answer = tuple[str, Optional[dict[str, float]], list[tuple[np.ndarray, str]]]
 def answer(predictor: DigitPredictor, picture: Optional[str], language: str = "en") -> Answer:
     """Read the digit in a picture's file, and answer in a language of `LANGUAGES`.
 
-    Without a digit there are no probabilities, and the words explain why. predictor: has the output
-    `probabilities`, and perhaps those of layers.
+    Without a digit there are no probabilities, and the words explain why. predictor: outputs
+    `probabilities`, and perhaps layers.
     """
     if picture is None:
         return _say("waiting", language), None, []
@@ -137,7 +137,7 @@ def serve(
     """Serve the page until SIGINT or SIGTERM comes.
 
     model, run, net: the folder, run and net of `DigitPredictor`; by default the pretrained weights.
-    Answers show the layers of OUTPUTS that the model gives.
+    Answers show the layers of OUTPUTS that the model outputs.
     port: 0 chooses a free one. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError, and OutputError
     without a temporary folder.
@@ -146,19 +146,19 @@ def serve(
         port = listening.getsockname()[1]
     predictor = open_predictor(model, run, net, OUTPUTS, parallel=AT_ONCE)
     is_public = share or not is_loopback(host)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio requests its own page
     proxies = contextlib.nullcontext() if share else without_proxies()
     # Pages share gradio's folder, and each deletes the others' files when it ends (6.31).
     try:
         temporary = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
     except OSError as error:
         raise OutputError(
-            f"no temporary folder can be made ({error.strerror or error}); make room, or export "
-            "TMPDIR=FOLDER"
+            f"cannot create a temporary folder ({error.strerror or error}); free some space, or "
+            "export TMPDIR=FOLDER"
         ) from error
     with temporary as folder, environment(GRADIO_TEMP_DIR=folder), proxies:
         gradio, blocks = _gradio(), page(predictor)
-        middleware = importlib.import_module("starlette.middleware")  # what gradio serves with
+        middleware = importlib.import_module("starlette.middleware")  # gradio's web framework
         blocks.launch(
             server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
             server_port=port,
@@ -185,9 +185,9 @@ def serve(
 class Guard:
     """An ASGI application that checks the headers of requests before gradio sees them.
 
-    Refuses bodies that are too large or of unknown length and, unless the server is public,
-    requests of other web sites. Then it also removes the headers of proxies: gradio would take the
-    address of its own page from them.
+    Refuses bodies that are too large or of unknown length. Unless the server is public, it also
+    refuses requests from other web sites and removes the headers of proxies, from which gradio
+    would take the address of its own page.
     """
 
     def __init__(self, app: Any, is_public: bool):
@@ -207,7 +207,7 @@ class Guard:
         await app(scope, receive, send)
 
     def _refusal(self, headers: Mapping[str, str]) -> tuple[int, Optional[str]]:
-        """Return a status, and in one line why a request is refused; None if it may pass."""
+        """Return a status and, in one line, why a request is refused; None if it is not."""
         reason = None if self.is_public else refusal(headers.get("host"), headers.get("origin"))
         if reason:
             return 403, reason
@@ -224,7 +224,7 @@ def _say(key: str, language: str) -> str:
 
 
 def _reason(reading: Reading, language: str) -> str:
-    """Return why no digit is read; for kinds that `REASONS` lacks, in English only."""
+    """Return why no digit is read; in English only for kinds that `REASONS` lacks."""
     english = str(reading.error)
     words = REASONS.get(reading.kind, english) if language == "zh" else english
     if reading.kind == "shapes":  # its error names an option of the command

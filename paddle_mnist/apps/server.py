@@ -1,4 +1,4 @@
-"""Listen at an address, and refuse requests of other web sites to a local server.
+"""Listen at an address, and refuse requests from other web sites to a local server.
 
 Listening at 127.0.0.1 is not enough. A site that is open in the user's browser can let its own
 name resolve to 127.0.0.1 (DNS rebinding) and read the server's answers, or it can send a
@@ -44,7 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
-    """Return in one line why a server on loopback refuses a request; None if it answers.
+    """Return in one line why a server on loopback refuses a request; None if it does not.
 
     host, origin: the values of these headers; None if they are missing.
     """
@@ -61,7 +61,7 @@ def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
 
 
 def _hostname(url: str) -> Optional[str]:
-    """Return the host in a URL that has nothing after it, and no `user@` before it; else None."""
+    """Return the host of a URL that consists of a scheme, host and port alone; else None."""
     try:
         parts = urlsplit(url)
     except ValueError:  # such as brackets that do not match

@@ -1,4 +1,4 @@
-"""The options of `train`, and the configuration that they ask for."""
+"""The options of `train`, and the configuration that they select."""
 
 import argparse
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ def add_option(
 ) -> None:
     """Add an option to a parser or one of its groups.
 
-    value: its default, for the help. absent: what the arguments have if it is not given.
+    value: its default, for the help. absent: the value if the option is not given.
     """
     value = ",".join(map(str, value)) if isinstance(value, list) else value
     value = str(value).lower() if isinstance(value, bool) else value
@@ -118,18 +118,17 @@ def _device_of_gpu(number: str) -> str:
 
 
 def train_config(args: argparse.Namespace) -> TrainConfig:
-    """Return the configuration that a command line asks for.
+    """Return the configuration that a command line selects.
 
-    Later ones win: the recipe, the schedule of continued training, `--num_gpus`, the files, -o, the
-    options.
-    Without a recipe or a file, on a machine where only the embedded digits are found, the recipe is
-    `digits`.
+    It combines, later ones winning: the recipe, the schedule of continued training, `--num_gpus`,
+    the files, -o, the options.
+    Without a recipe or a file, if only the embedded digits are found, the recipe is `digits`.
     Raises ConfigError.
     """
     implied = _implied_by_num_gpus(args)
     options = {**_fields_from_set(args.set), **_fields_from_options(args)}
     if len(args.recipe) > 1:
-        raise ConfigError(f"recipe is {' and '.join(args.recipe)}; expected one; give files by -c")
+        raise ConfigError(f"recipe is {' and '.join(args.recipe)}; expected one; pass files by -c")
     recipe = args.recipe[0] if args.recipe else None if args.config else "default"
     if not args.recipe and not args.config:
         TrainConfig(**{**implied, **options})  # errors come before the search for data
@@ -187,5 +186,5 @@ def _implied_by_num_gpus(args: argparse.Namespace) -> dict[str, Any]:
     if "num_gpus" not in args:
         return {}
     count = args.num_gpus
-    # ModelArts passes 0 on machines without a GPU; nprocs 0 would start as many as there are cores.
+    # ModelArts passes 0 on machines without a GPU; nprocs 0 would start one process per core.
     return {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}

@@ -1,7 +1,7 @@
 """Check what a training run needs before it starts, on one screen.
 
-Takes the options of train, and ends with the error and the exit code that train would end with. It
-writes a test file to the folder of the output, and like every command may cache the images.
+Takes the options of train, and exits with the error and exit code that train would exit with. It
+writes a test file to the output folder and, like every command, may cache the images.
 """
 
 import re
@@ -22,7 +22,7 @@ MEMORY = Path("/proc/meminfo")  # of Linux
 
 @command(prints_data=True)
 def main(argv: Sequence[str]) -> None:
-    """Print a line about the device, the data, the memory and the output each."""
+    """Print one line each about the device, the data, the output and the memory."""
     parser = Parser("paddle-mnist check", __doc__, "--data work --output work/output/mine")
     add_train_options(parser)
     config = train_config(parser.parse_args(argv))
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"data    {images.name}, from {images.source}: {sizes} images, readable")
     output = Path(config.output or DEFAULT_OUTPUT).expanduser()
     folder = next(path for path in (output, *output.absolute().parents) if path.exists())
-    with PendingFile(folder / "check") as file:  # which deletes it again
+    with PendingFile(folder / "check") as file:  # deletes the file at the end
         file.write(bytes(2**20))
         file.finish()
     print(f"output  {output}: writable, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free")

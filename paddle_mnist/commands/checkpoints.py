@@ -68,7 +68,7 @@ def _parser() -> Parser:
 
 
 def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]:
-    """Return the checkpoints that a name leads to, and their run; None if they are in no run.
+    """Return the checkpoints that a name refers to, and their run; None if they are not in a run.
 
     name: of a run, a checkpoint, or a folder with checkpoints. Raises CheckpointError if there are
     no checkpoints.
@@ -101,12 +101,11 @@ def _verify(args: argparse.Namespace) -> None:
         unread = sum(isinstance(error, UnreadableError) for error in damage.values())
         raise CheckpointError(
             f"{store.folder}: {len(damage) - unread} checkpoints are damaged, "
-            f"{f'{unread} cannot be read, ' if unread else ''}{len(whole)} are whole; "
+            f"{f'{unread} cannot be read, ' if unread else ''}{len(whole)} are intact; "
             + (
-                "a training does not start until all can be read"
+                "training does not start until all can be read"
                 if unread
-                else "a training quarantines the damaged ones, and resumes from the newest that is "
-                "whole"
+                else "training quarantines the damaged ones and resumes from the newest intact one"
             )
         )
 

@@ -32,11 +32,11 @@ from paddle_mnist.system.environment import prepared, printable, usable_home
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
 log = logging.getLogger("paddle_mnist")
-QUESTIONS = {"-h", "--help", "--version"}  # they need no home
+QUESTIONS = {"-h", "--help", "--version"}  # work without a home directory
 
 
 def command(prints_data: bool = False) -> Callable[[Command], Main]:
-    """Make a function of the arguments a command, which `run_command` runs; see there."""
+    """Turn a function of the arguments into a command; see `run_command`."""
 
     def made(function: Command) -> Main:
         @functools.wraps(function)
@@ -68,7 +68,7 @@ def run_command(
             stream = sys.stderr if prints_data else sys.stdout
             with console_logs(stream), home:
                 code = copy_context().run(_exit_code, command, argv)
-            sys.stdout.flush()  # here, where what cannot be written is an error
+            sys.stdout.flush()  # here, where a failed write is reported
             return code
         except PaddleMnistError as error:
             if not isinstance(error, StoppedError):  # `fit` has logged it
@@ -84,17 +84,17 @@ def run_command(
 
 
 def _report(message: str) -> None:
-    with contextlib.suppress(OSError):  # stderr may be full or closed, too
+    with contextlib.suppress(OSError):  # stderr, too, may be full or closed
         print(f"error: {printable(message)}", file=sys.stderr)
 
 
 def _require_working_folder() -> None:
-    """Raise DataError where the working folder is gone, with which imports fail in other words."""
+    """Raise DataError if the working folder is gone, without which imports fail obscurely."""
     try:
         os.getcwd()
     except OSError as error:
         raise DataError(
-            f"the working folder: {error.strerror}; it was deleted, it seems; cd to another one, "
+            f"the working folder: {error.strerror}; it was probably deleted; cd to another one, "
             "and run the same command again"
         ) from error
 
@@ -112,10 +112,10 @@ def _exit_code(command: Command, argv: Sequence[str]) -> int:
 
 
 def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
-    """Run a command as all that this process does, and exit with its code.
+    """Run a command as the only job of this process, and exit with its code.
 
-    SIGTERM ends it with 143 wherever `fit` does not handle it. Signals that come while the process
-    ends change nothing.
+    SIGTERM ends it with 143 wherever `fit` does not handle it. Signals that arrive while the
+    process exits are ignored.
 
     abandon_threads: do not wait for threads that the command has left behind.
     """
@@ -146,7 +146,7 @@ class Parser(argparse.ArgumentParser):
 
     Every option may also be written with dashes, `--learning-rate` for `--learning_rate`.
 
-    example: the arguments of a command line with which the help begins.
+    example: arguments for the example at the beginning of the help.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        print(message, end="", file=file)  # argparse would hide that it cannot be written
+        print(message, end="", file=file)  # argparse would hide a failed write
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the options")
@@ -183,7 +183,7 @@ class Parser(argparse.ArgumentParser):
         for name, action in [*self._option_string_actions.items()]:
             self._option_string_actions.setdefault(name.replace("_", "-"), action)
         parsed, unknown = super().parse_known_args(args, namespace)
-        # What a platform appends is ignored, unless it is similar to an option.
+        # Arguments that a platform appends are ignored, unless they resemble an option.
         ignores = "ignore_unknown" in parsed and (
             parsed.ignore_unknown
             or any(word.startswith(("--train_url", "--train-url")) for word in args or ())

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
         "--public_path",
         default="/app",
         metavar="PATH",
-        help="path of the pages, as a proxy in front passes it on [/app]",
+        help="path of the pages, as a proxy in front forwards it [/app]",
     )
     chinese = (locale.getlocale()[0] or "").startswith("zh")
     language = "zh" if chinese else "en"

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     named, folder = named_weights(args), _folder(args)
     if args.legacy and args.format != "paddle":
         raise ConfigError(
-            f"--legacy is a form of Paddle's own; expected it without --format {args.format}"
+            f"--legacy only goes with --format paddle; leave out --legacy or --format {args.format}"
         )
     if args.legacy and os.environ.get(LEGACY) != "0":
         return _export_legacy(argv)
@@ -113,8 +113,8 @@ def _folder(args: argparse.Namespace) -> Path:
     folder = Path(*folders.values()) if folders else Path(OUTPUT)
     if RunDirectory(folder).config.exists():
         raise ConfigError(
-            f"{folder}: a run, into which nothing is exported; expected another folder to write; "
-            f"--run {folder} exports the run"
+            f"{folder}: a run's directory; expected another folder to write; --run {folder} "
+            "exports the run"
         )
     return folder
 
@@ -151,13 +151,13 @@ def _print_variables(
     kinds: Mapping[str, Sequence[tuple[str, Any]]], checkpoint: Optional["Checkpoint"]
 ) -> None:
     notes = {
-        "parameters": "what is trained",
+        "parameters": "trained by the optimizer",
         "persistables": (
-            f"what {checkpoint.path.with_suffix('')} keeps"
+            f"saved in {checkpoint.path.with_suffix('')}"
             if checkpoint
             else "the parameters alone: no optimizer state is saved with these weights"
         ),
-        "temporaries": "what a training step on one image makes; no file holds them",
+        "temporaries": "computed by a training step on one image; not saved in any file",
     }
     width = max(len(name) for rows in kinds.values() for name, _ in rows)
     for kind, rows in kinds.items():

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     if not (predictor.reads_digits or args.unchecked):
         dataset = predictor.about["dataset"]
         log.warning(
-            "trained on %s: pictures of no class are not rejected, because there is no score",
+            "trained on %s, for which there is no score: pictures of other things are not rejected",
             dataset,
         )
     files = list(pictures_in(args.pictures))
@@ -125,7 +125,7 @@ def _table_line(reading: "Reading") -> str:
     if reading.error:
         return f"    -            -  {score}  {reading.file}: {reading.error}"
     note = f" ({reading.note})" if reading.note else ""
-    # Of many digits the least probable is the one that makes the number wrong.
+    # A number is only as reliable as its least probable digit.
     digits = reading.digits or (reading,)
     probability = min(digit.probability for digit in digits if digit.probability is not None)
     return f"{reading.text:>5}  {probability:11.4f}  {score}  {reading.file}{note}"

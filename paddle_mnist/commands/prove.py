@@ -1,7 +1,7 @@
-"""Prove that a program that calls fit ends with the same bits after it was killed.
+"""Prove that a program that calls fit ends with the same bits after being killed.
 
-It is run unbroken, then killed and repeated, in a scratch folder, and the results are compared.
-Give the program after `--`, or options of train, such as `--recipe digits`.
+Runs it without a stop, then kills and repeats it, in a scratch folder, and compares the results.
+Give the program after `--`, or name a recipe, such as `--recipe digits`.
 """
 
 import sys
@@ -24,13 +24,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--signal", default="KILL", help="the signal (default: KILL)")
     parser.add_argument("--steps", help="end each run after so many steps", **number)
     parser.add_argument("--epochs", help="end each run after so many epochs", **number)
-    parser.add_argument("--seed", default=0, help="of the moments (default: 0)", **number)
+    parser.add_argument("--seed", default=0, help="seed of the kill times (default: 0)", **number)
     parser.add_argument(
         "--minutes",
         default=2.0,
         type=float,
         metavar="M",
-        help="how long all of it may take, about; a longer training is cut (default: 2)",
+        help="approximate time for all runs; longer training is cut short (default: 2)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the scratch folder")
     split = argv.index("--") if "--" in argv else len(argv)

@@ -21,7 +21,7 @@ from paddle_mnist.system.signals import deferred
 
 @command()
 def main(argv: Sequence[str]) -> int:
-    """Train as the arguments ask for; return the exit code."""
+    """Train as the arguments specify; return the exit code."""
     parser = Parser("paddle-mnist train", __doc__, "--epochs 3 --output work/output/mine")
     add_train_options(parser)
     args = parser.parse_args(argv)
@@ -44,14 +44,14 @@ def _compile_ahead(config: TrainConfig) -> None:
         return
     if config.net.fast_conv == "off" or gpu or os.environ.get("PADDLE_TRAINER_ID", "0") != "0":
         return
-    with contextlib.suppress(ImportError):  # of numba; training says that it is missing
+    with contextlib.suppress(ImportError):  # of numba; training reports that it is missing
         from paddle_mnist.nn.compiled_net import compile_ahead
 
         compile_ahead(net_sizes(has_dropout=config.net.dropout > 0))
 
 
 def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
-    """Run this command in another process, restart that when it dies; return its exit code.
+    """Run this command in another process, restart it when it dies, and return its exit code.
 
     Once a start has moved an old run directory aside, restarts no longer pass `--fresh`.
     """

@@ -105,7 +105,7 @@ def test_demo_wrong_model_or_run_exits_with_its_code(tool):
 def test_demo_without_a_temporary_folder_raises(tmp_path, monkeypatch):
     pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    with pytest.raises(OutputError, match=r"no temporary folder can be made .*export TMPDIR="):
+    with pytest.raises(OutputError, match=r"cannot create a temporary folder .*export TMPDIR="):
         serve(None, "127.0.0.1", 0, share=False)
 
 

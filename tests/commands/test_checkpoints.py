@@ -151,7 +151,7 @@ def test_verify_reports_each_damage_and_moves_nothing(tool, run):
         f"run/checkpoints/{NAMES[3]}.pdopt: REASON",
         f"run/checkpoints/{NAMES[3]}.pdparams: REASON",
     ]
-    assert done.stderr.startswith("error: run/checkpoints: 3 checkpoints are damaged, 1 are whole")
+    assert done.stderr.startswith("error: run/checkpoints: 3 checkpoints are damaged, 1 are intact")
     assert done.stderr.count("\n") == 1 and files(run) == before
 
 

@@ -259,7 +259,7 @@ REFUSED = [  # words, exit code, what the error says
     (["eval", "out/model.onnx"], 4, "out/model.onnx: not a checkpoint"),
     (["dashboard", "out"], 3, "out: no VisualDL files there"),
     (["plot", "pretrained"], 4, "pretrained: holds only weights"),
-    (["export_model", "best", RUN], 2, f"{RUN}: a run, into which nothing"),
+    (["export_model", "best", RUN], 2, f"{RUN}: a run's directory; expected another folder"),
     (["export_model", RUN, "a", "--output", "b"], 2, "b are given; expected one"),
     (["train", "--resume", "pretrained"], 4, "pretrained: holds only weights"),
     (["train", "--incremental_from", "lone.pdparams"], 4, "holds only weights"),

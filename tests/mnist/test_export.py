@@ -212,7 +212,7 @@ def test_safetensors_hold_the_weights_for_programs_without_paddle(model, tmp_pat
     ("is_installed", "options", "code", "said"),
     [
         (False, [], 5, "pip install 'paddle_mnist[safetensors]'"),
-        (True, ["--legacy"], 2, "expected it without --format safetensors"),
+        (True, ["--legacy"], 2, "leave out --legacy or --format safetensors"),
     ],
 )
 def test_safetensors_refused_in_one_line(
