@@ -1,4 +1,4 @@
-"""Export a net as files that need none of this package, and prove that they compute the same."""
+"""Export a net as files that do not need this package, and check that they compute the same."""
 
 import contextlib
 import hashlib
@@ -69,7 +69,7 @@ def export_run(
         stands for any size of the others, such as the length of texts. Or a batch of samples, from
         which it is derived. Pass a list of them for a net with several inputs. The exported model
         is run on this batch, by default on random numbers or zeros, with 32 and 48 in place of
-        None, and its outputs must be those of the net.
+        None, and its outputs must match those of the net.
     outputs: names of the outputs; by default the keys of a dict, "output", or "output0", ....
     format: "paddle" or "onnx".
 
@@ -106,7 +106,7 @@ def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
     names = [spec.name for spec, _ in examples]
     if not names or len(set(names)) < len(names):
         raise ConfigError(
-            f"inputs are called {', '.join(names) or 'nothing'}; expected at least one, "
+            f"the inputs' names are {', '.join(names) or 'missing'}; expected at least one input, "
             "and different names"
         )
     return tuple(spec for spec, _ in examples), [batch for _, batch in examples]
@@ -149,7 +149,7 @@ def _output_names(example: Any, names: Sequence[str]) -> tuple[str, ...]:
         usual = usual if len(values) > 1 else ["output"]
     if not all(isinstance(value, paddle.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)
-        raise ConfigError(f"the model returns {kinds}; expected tensors; export a layer around it")
+        raise ConfigError(f"the model returns {kinds}; expected tensors; wrap it in a layer")
     chosen = tuple(names or usual)
     if len(chosen) != len(values) or len(set(chosen)) < len(chosen):
         raise ConfigError(
@@ -160,7 +160,7 @@ def _output_names(example: Any, names: Sequence[str]) -> tuple[str, ...]:
 
 
 class _AsList(nn.Layer):
-    """A net that returns its outputs in a list. keys: of the dict that it returns, if it does."""
+    """A net that returns its outputs in a list. keys: those of a dict that it returns, if any."""
 
     def __init__(self, model: nn.Layer, keys: Sequence[Any]):
         super().__init__()
@@ -181,10 +181,10 @@ def export_layer(
     format: str = "paddle",
     about: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """Write a layer for inference into a folder, and check that it computes the same there.
+    """Export a layer to a folder, and check that the exported model computes the same.
 
-    layer: takes a tensor, or a list of them where the signature has several inputs, and returns a
-        list of tensors. `to_static` does not take a `forward(*inputs)`.
+    layer: takes a tensor, or a list of them if the signature has several inputs, and returns a
+        list of tensors. `to_static` does not accept a `forward(*inputs)`.
     check_inputs: a batch of each input, on which the exported model and the layer must agree.
     format: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
         `inference.pdiparams`; "onnx": `model.onnx`.
@@ -231,10 +231,10 @@ def export_layer(
 
 @contextlib.contextmanager
 def _temporary_folder(output: Path, size: int) -> Iterator[Path]:
-    """Make a temporary folder in the one to export to, which an error removes if it is new.
+    """Make a temporary folder in the output folder, which is removed on errors if it is new.
 
-    Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
-    block becomes an OutputError if a file of `size` bytes cannot be written there.
+    Paddle ignores write errors, which then show as a damaged model. So an error inside the block
+    becomes an OutputError if a file of `size` bytes cannot be written there.
     """
     is_new = not output.exists()
     make_folder(output)
@@ -278,7 +278,7 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
         paddle.static.InputSpec([None, *spec.shape], cast(Any, spec.dtype), spec.name)
         for spec in signature.inputs
     ]
-    with usable_home():  # it keeps the code that it makes of the layer there
+    with usable_home():  # Paddle keeps the code that it generates there
         paddle.jit.save(layer, str(folder / "inference"), input_spec=[one_or_all(specs)])
     _name_outputs(folder, signature.outputs)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -328,7 +328,7 @@ def _difference(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
     """Return the largest difference. Raises CheckpointError if it is more than rounding."""
     largest = 0.0
     for name, value in expected.items():
-        difference = np.abs(1.0 * outputs[name] - value).max()  # truth values have no difference
+        difference = np.abs(1.0 * outputs[name] - value).max()  # bools cannot be subtracted
         tolerance = TOLERANCE * max(1.0, np.abs(value).max())  # large values are rounded more
         largest = max(largest, float(difference))
         if not difference <= tolerance:

@@ -102,7 +102,7 @@ def _as_array(output: Any) -> np.ndarray:
 
 
 def _joined(batches: Sequence[Any]) -> Outputs:
-    """Return arrays, nested alike in each batch, one after the other."""
+    """Concatenate the arrays of batches, which all have the same structure."""
     first = batches[0]
     if isinstance(first, Mapping):
         return {key: _joined([batch[key] for batch in batches]) for key in first}

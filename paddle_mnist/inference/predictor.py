@@ -99,7 +99,7 @@ class Signature:
 class Predictor:
     """Runs an exported model of any net; any number of threads may call `run` at once.
 
-    folder: what `export_layer` wrote, in Paddle's format or as ONNX.
+    folder: a folder that `export_layer` has written, in Paddle's format or as ONNX.
     device: "auto", "cpu" or another, as for `fit`, for Paddle's format; ONNX runs on the CPU.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. batch_size: the largest number of samples
@@ -145,8 +145,8 @@ class Predictor:
     def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
         """Return each input as the model takes it: [N, ...] of the signature's shape and dtype.
 
-        inputs: an array; of a model that takes several, a sequence of them or a dict by name.
-        Raises DataError if they are something else, or empty.
+        inputs: an array; for a model with several inputs, a sequence of them or a dict by name.
+        Raises DataError for anything else, and for empty arrays.
         """
         expected = self.signature.inputs
         if len(expected) == 1:
@@ -233,7 +233,7 @@ def check_counts(**counts: int) -> None:
 
 
 def is_exported(folder: Path) -> bool:
-    """Return whether a folder holds an exported model, or might, for it holds nothing of a run."""
+    """Return whether a folder holds an exported model, or at least nothing of a run."""
     run = RunDirectory(folder)
     is_of_run = any(path.exists() for path in (run.config, run.checkpoints.folder, run.weights))
     return (folder / ABOUT).exists() or (folder.is_dir() and not is_of_run)
@@ -264,7 +264,7 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r}); export again") from error
-    # Paddle writes parameters if there are any; Paddle 2 also their .info, which nobody reads.
+    # Paddle writes parameters if there are any, and Paddle 2 also their .info, which is never read.
     if set(files) - {PARAMETERS, f"{PARAMETERS}.info"} not in [{ONNX}, *({p} for p in PROGRAMS)]:
         raise CheckpointError(
             f"{path}: names the files {', '.join(map(repr, files))}; expected those of an exported "
@@ -293,7 +293,7 @@ def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
     try:
         array = as_array(values)
     except ValueError as error:
-        raise DataError(f"{subject} no array ({error}); expected {expected}") from error
+        raise DataError(f"{subject} not an array ({error}); expected {expected}") from error
     shape = [n if size != ANY else ANY for n, size in zip(array.shape[1:], expected.shape)]
     is_of_shape = array.ndim == 1 + len(shape) and tuple(shape) == expected.shape
     if array.dtype != expected.dtype or not is_of_shape or not array.size:

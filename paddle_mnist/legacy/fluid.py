@@ -84,8 +84,8 @@ def _require_known(argument: str, names: Sequence[str], known: Mapping[str, Any]
             raise ConfigError(unknown_name(argument, name, known))
     if not names or len(set(names)) < len(names):
         raise ConfigError(
-            f"{argument} are {', '.join(names) or 'empty'}; expected some of {', '.join(known)}, "
-            "each once"
+            f"{argument} are {', '.join(names) or 'empty'}; expected one or more of "
+            f"{', '.join(known)}, without repeats"
         )
 
 
@@ -152,13 +152,13 @@ def save_inference_model(
 
     feeded_var_names: inputs, by the names of `forward`'s parameters, or layers. target_vars: layers
         or outputs, which `export_run` names. A layer's name ("conv1", "body.0") stands for its
-        output: a fed one takes its place, and what only led to it is left out, the layer included.
+        output; if it is fed, the layer and those that only lead to it are left out.
     inputs: of the whole net; see `export_run`. By default they are images of digits, float32
         [N, 1, 28, 28]; then there are also the input "images", their pixels, uint8 [N, 28, 28],
         and the outputs "logits" and "probabilities".
 
-    Returns the same as `export_layer`. Raises ConfigError, also where the net needs more than what
-    is fed or does not call a layer exactly once, OutputError and CheckpointError.
+    Returns the same as `export_layer`. Raises ConfigError, also if the net needs inputs that are
+    not fed, or does not call a layer exactly once; OutputError; CheckpointError.
     """
     net, signature, batches, own = _whole_net(model, inputs)
     layers, outputs = dict(model.named_sublayers()), {n: i for i, n in enumerate(signature.outputs)}
@@ -215,7 +215,7 @@ def load_inference_model(dirname: Folder) -> tuple[Predictor, list[str], list[st
 def _whole_net(
     model: nn.Layer, inputs: Any
 ) -> tuple[nn.Layer, Signature, list[np.ndarray], dict[str, Any]]:
-    """Return what `as_layer` does, and what the names of the model's inputs stand for."""
+    """Return the values of `as_layer`, and the feeds that the model's input names stand for."""
     names = list(inspect.signature(build_model(model).forward).parameters)
     if inputs is not None:
         net, signature, batches = as_layer(model, inputs)
@@ -274,7 +274,7 @@ class _Part(nn.Layer):
                     hooks.callback(layer.register_forward_post_hook(replace_and_keep).remove)
             try:
                 values.update(enumerate(self.net(given)))
-            except Exception:  # after the last target, where another number of samples is met
+            except Exception:  # after the last target, where numbers of samples do not match
                 if not all(key in values for key in self.targets):
                     raise
         return values

@@ -320,7 +320,7 @@ def test_predictor_wrong_input_or_description_raises(weights, tmp_path):
         (POINTS[0], r"float32 \[6\]; expected float32 \[N, 6\]"),
         (POINTS[:0], "at least 1"),
         (POINTS.astype("int32"), "int32"),
-        ([[1, 2], [3]], "no array"),
+        ([[1, 2], [3]], "not an array"),
     ):
         with pytest.raises(DataError, match=message):
             predictor.run(inputs)

@@ -189,7 +189,7 @@ def test_save_inference_model_computes_any_targets_from_any_feeds(
         ),
         (MNIST, None, [], ["logits"], r"feeded_var_names are empty"),
         (MNIST, None, ["images"], [], r"target_vars are empty"),
-        (MNIST, None, ["images"], ["fc", "fc"], r"each once"),
+        (MNIST, None, ["images"], ["fc", "fc"], r"without repeats"),
         (MNIST, None, ["images"], ["fc", "logits"], r"fc and logits are one variable"),
         (MNIST, None, ["conv1"], ["conv1"], r"conv1 and conv1 are one variable"),
         (MNIST, None, ["fc"], ["conv1"], r"needs more than fc to compute conv1; .*export_run"),
