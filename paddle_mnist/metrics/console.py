@@ -42,7 +42,7 @@ class LogWriter(Writer):
         splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
         for split in splits:
             if split == "train" and not values.get("speed/ips", 1):
-                continue  # of steps before a resume, which has timed none
+                continue  # steps before a resume, which this process has not timed
             line = f"{epoch} {step}"
             if split == "train" and LEARNING_RATE in values:  # a callback may have a loss, too
                 log.info(f"{line} {_training_metrics(values)}{self._eta(state, values)}")

@@ -121,7 +121,7 @@ def metric_functions(
             functions[name] = metric
             if _uses_sklearn(metric):
                 log.info(
-                    "the metric %r is of sklearn.metrics, and averaged over batches: exact only if "
+                    "the metric %r is from sklearn.metrics, averaged over batches: exact only if "
                     "it is a mean over samples; Gathered(...) computes it on all outputs at once",
                     name,
                 )
@@ -134,7 +134,7 @@ def metric_functions(
 
 
 def _uses_sklearn(function: Any) -> bool:
-    """Return whether a function, or one that its code names, is of scikit-learn."""
+    """Return whether a function, or one that its code names, is from scikit-learn."""
     inner = getattr(function, "func", function)  # of a partial
     code = getattr(inner, "__code__", None)
     used = [inner, *(inner.__globals__.get(name, name) for name in code.co_names)] if code else []

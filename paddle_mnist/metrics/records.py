@@ -42,8 +42,8 @@ class ResumePoint(NamedTuple):
 class RecordFile:
     """Appends records to a new file of a folder. VisualDL reads the one whose name sorts last.
 
-    records: with which it begins, by `_key`. Those of them that are neither scalars nor histograms,
-    such as the configuration, are not added again by the next start of a run.
+    records: those with which it begins, by `_key`. `add` skips repetitions of those that are
+    neither scalars nor histograms, such as the configuration.
     """
 
     def __init__(self, folder: Path, records: Mapping[Any, Any] = {}):
@@ -146,7 +146,7 @@ def _key(record: Any) -> tuple[Any, ...]:
 
 
 def _read(path: Path) -> Iterator[Any]:
-    """Yield the records of a file; warn of a damaged one, which ends it."""
+    """Yield the records of a file up to a damaged one, with a warning."""
     from google.protobuf.message import DecodeError
     from visualdl.proto.record_pb2 import Record
 

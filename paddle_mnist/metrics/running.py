@@ -105,7 +105,7 @@ class RunningMetrics:
         }
 
     def _loss_of(self, place: str, result: StepResult) -> dict[str, np.ndarray]:
-        """Return the total and the count of a step's loss; for a step without one, count it, too.
+        """Return the total and the count of a step's loss; also count steps without a loss.
 
         Raises DivergedError.
         """
@@ -134,7 +134,7 @@ class RunningMetrics:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the time within the context, which no step takes."""
+        """Do not count the time within the context."""
         self._count_time()
         yield
         seconds = time.perf_counter() - self._counted_until

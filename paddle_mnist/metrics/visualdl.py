@@ -51,7 +51,7 @@ Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def _page(name: str) -> Callable[[Method], Method]:
-    """Make a method write one page, if it is chosen, or for "" if any page is.
+    """Call a method only if its page is chosen; for "", if any page is.
 
     The first error switches all pages off.
     """
@@ -90,7 +90,8 @@ class VisualDLWriter:
         every: int = 100,
         splits: Sequence[str] = ("train", "valid"),
     ):
-        """pages: of scalars, histograms, images, figures, text, hparams, curves, embeddings, graph.
+        """pages: names of scalars, histograms, images, figures, text, hparams, curves, embeddings,
+        graph.
 
         every: steps between histograms. splits: those that share charts.
         """
@@ -249,7 +250,7 @@ class VisualDLWriter:
         except OSError:
             raise
         except Exception as error:
-            log.warning("VisualDL could not draw the graph (%s); the rest is there", summary(error))
+            log.warning("VisualDL could not draw the graph (%s); other pages work", summary(error))
         else:
             self._write_graph(graph.encode())
             self.text(ABOUT_RUN, ABOUT_GRAPH, step)

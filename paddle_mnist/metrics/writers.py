@@ -30,7 +30,7 @@ LEARNING_RATE = "train/lr"  # in every line of the training
 def chart_of(tag: str, splits: Collection[str]) -> tuple[str, str]:
     """Return the split of a metric, and its name there, so that splits share a chart.
 
-    "valid/loss" is "loss" of the split "valid"; what belongs to no split, that of "train".
+    "valid/loss" is "loss" of the split "valid"; a tag without a split belongs to "train".
     """
     split, _, name = tag.partition("/")
     return (split, name) if split in splits else ("train", tag)
@@ -98,7 +98,7 @@ class JsonlWriter:
         return self.lines
 
     def leave_out_after(self, lines: int) -> None:
-        """Count no more lines from now on: those after them are of a step that was undone."""
+        """Count only these lines: the later ones belong to a step that was undone."""
         self._most = lines
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
@@ -135,8 +135,8 @@ Lines = list[tuple[bytes, MetricRow]]
 def divided_at(state: TrainState, count: int, path: Path) -> tuple[Lines, Lines]:
     """Return the lines of a `metrics.jsonl` that belong to a state, and those after it.
 
-    Leaves out damaged lines. count: lines of the file when the state was saved; a disk that was
-    full took others, of earlier steps, later.
+    Leaves out damaged lines. count: lines of the file when the state was saved; if the disk was
+    full, lines of earlier steps may follow them.
     """
     kept: Lines = []
     later: Lines = []

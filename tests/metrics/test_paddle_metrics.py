@@ -148,7 +148,7 @@ def test_metric_functions_of_sklearn_log_that_they_are_averaged(kind, lines):
     assert not lines()
     metric_functions({"f1": metric})
     (line,) = lines()
-    assert line.startswith("the metric 'f1' is of sklearn.metrics, and averaged over batches")
+    assert line.startswith("the metric 'f1' is from sklearn.metrics, averaged over batches")
 
 
 def test_metric_functions_wrong_metric_raises():
