@@ -29,7 +29,7 @@ class Split:
         return len(self.labels)
 
     def take(self, index: Any) -> "Split":
-        """Return the images and labels at `index`, which may be whatever indexes an array."""
+        """Return the images and labels at `index`, as it indexes an array."""
         return Split(self.images[index], self.labels[index], self.divisor)
 
     def pixels(self, index: Any) -> np.ndarray:
@@ -43,9 +43,9 @@ class Split:
 
 
 def make_split(images: np.ndarray, labels: np.ndarray, divisor: Optional[int], where: str) -> Split:
-    """Return images and labels as a split. where: of the images, for errors.
+    """Return images and labels as a split. where: the place of the images, for errors.
 
-    Raises DataError if there are none, not as many labels, or labels outside 0..9.
+    Raises DataError if there are none, another number of labels, or labels outside 0..9.
     """
     if len(images) != len(labels):
         raise DataError(
@@ -63,9 +63,9 @@ def make_split(images: np.ndarray, labels: np.ndarray, divisor: Optional[int], w
 def divide(training: Split, where: str, held_out: tuple[str, ...] = ("valid",)) -> dict[str, Split]:
     """Divide training images into train and the splits that are held out, one or two.
 
-    Of 60,000 or more images the valid split alone is the last 10,000, as in MNIST. Else each split
-    that is held out gets a fifth as many images as train, of every class, so that files sorted by
-    label work too. Raises DataError for too few images.
+    If only valid is held out of 60,000 or more images, it is the last 10,000, as in MNIST.
+    Otherwise each held-out split gets a fifth as many images as train, of every class, so that
+    files sorted by label work too. Raises DataError for too few images.
     """
     if len(training) >= 6 * VALID and held_out == ("valid",):
         return {"train": training.take(slice(-VALID)), "valid": training.take(slice(-VALID, None))}

@@ -27,7 +27,7 @@ class Distortion:
     """
 
     def __init__(self, amounts: Mapping[str, float], seed: int):
-        """amounts: the largest ones, by name; those that are missing are 0.
+        """amounts: the largest amounts, by name; missing ones are 0.
 
         rotate, shear: degrees, in both directions.
         shift: pixels, along each axis.
@@ -76,7 +76,7 @@ class Distortion:
         return displacements
 
     def draw(self, epoch: int, indices: np.ndarray) -> np.ndarray:
-        """Draw the random bits of each sample, uint64 [B, N], whatever batch it is in.
+        """Draw the random bits of each sample, uint64 [B, N], independently of its batch.
 
         Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as
         1, 2, 3", 2011): key and counter determine the numbers. NumPy promises its raw stream.
@@ -84,7 +84,7 @@ class Distortion:
         count = AFFINE_DRAWS + (ELASTIC_DRAWS if self.elastic else 0)
         raw = np.empty((len(indices), count), np.uint64)
         generator = np.random.Philox(key=[self.seed, epoch], counter=[0, 0, 0, 0])
-        start = generator.state  # setting it takes a quarter of the time that a new one does
+        start = generator.state  # setting it takes a quarter of the time of a new generator
         for row, index in zip(raw, indices):
             start["state"]["counter"][1] = index
             generator.state = start
@@ -104,7 +104,7 @@ def _centres() -> np.ndarray:
 def _smoothing() -> np.ndarray:
     """Return the weights that smooth a row of independent random numbers, float32 [28, NOISE].
 
-    Its rows have a Gaussian's shape and length 1, which keeps the variance, at the edges too.
+    Each row is a Gaussian of length 1, which keeps the variance, also at the edges.
     """
     places = np.arange(SIZE)[:, None] - SPACING * np.arange(NOISE) - (SPACING - 1) / 2
     weights = np.exp(-0.5 * (places / SMOOTHNESS) ** 2)

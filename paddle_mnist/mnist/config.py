@@ -50,9 +50,8 @@ RECORDED = (TRAINED_WITH, "monitor", "mode", "parameters", "valid", *TASK)
 class TrainConfig:
     """The configuration of one training run on digits: groups of options, immutable.
 
-    It is built from flat names, those of the command line and of YAML; what is left out has the
-    value of the recipe `default`. A name that is unknown raises ConfigError, and so does a value,
-    with what was expected.
+    It is built from the flat names of the command line and of YAML; options that are left out have
+    the values of the recipe `default`. Raises ConfigError for an unknown name or an invalid value.
 
     The groups are the attributes, such as `saving.every_steps` for `save_every_steps`; `epochs`,
     `batch_size`, `seed`, `output`, `name`, `device`, `resume`, `start_epoch` and `override` are
@@ -114,7 +113,7 @@ class TrainConfig:
         trainer = values.get(TRAINED_WITH)
         if trainer == FIT:
             raise ConfigError(
-                f"{origin}: the arguments of a call of {FIT}, which trains your own net; "
+                f"{origin}: the arguments of a call to {FIT}, which trains your own net; "
                 "expected the configuration of a run on digits; run the script that calls it"
             )
         if trainer == TRAINER:
@@ -166,7 +165,7 @@ def _read(name: str, value: object) -> Any:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-    """Return the values of the recipe `default`; of what it leaves out, those of `fit`."""
+    """Return the values of the recipe `default`, and those of `fit` for other options."""
     return {name: option.default for name, option in FLAT_OPTIONS.items()} | read_recipe("default")
 
 

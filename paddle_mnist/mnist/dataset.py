@@ -73,7 +73,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         return self._split.pixels(index)[np.newaxis], label
 
     @property
-    def _split(self) -> Split:  # not an attribute, as another process opens the images again
+    def _split(self) -> Split:  # not an attribute, since another process reopens the images
         return self.data[self.mode]
 
     @property
@@ -88,7 +88,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
 
     @property
     def available(self) -> int:
-        """The number of images in the whole split."""
+        """The number of images in the split, without the limit."""
         return len(self._split)
 
     @property
@@ -107,7 +107,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         return f"the first {len(self):,} of {self.available:,} images"
 
     def limit_warning(self) -> Optional[str]:
-        """Return a line that lists the classes that the limit excludes; None if there are none."""
+        """Return a warning that lists the classes that the limit excludes, if any."""
         counts = np.bincount(self._split.labels, minlength=CLASSES)
         kept = np.bincount(self._split.labels[: self._length], minlength=CLASSES)
         missing = np.flatnonzero((kept == 0) & (counts > 0))
@@ -143,11 +143,11 @@ def load_data(
 
     If several processes have called `paddle.distributed.init_parallel_env`, each gets its share of
     "train", in an order that rank 0 draws for all: together they see every sample once per epoch,
-    in equally many batches of at most `batch_size`. All processes must iterate over every epoch.
-    Each process gets all batches of "valid" and "eval".
+    in the same number of batches, of at most `batch_size`. All processes must iterate over every
+    epoch. Each process gets all batches of "valid" and "eval".
 
     Raises DataError; ConfigError for a batch size below 1, or one too small to divide shares of
-    unequal length into equally many batches.
+    unequal length into the same number of batches.
     """
     dataset = MnistDataset(mode, data)
     require_batch_size(batch_size)
@@ -171,7 +171,7 @@ def load_data(
 
 
 def _batches_of_rank(order: np.ndarray, batch_size: int, world: World) -> list[np.ndarray]:
-    """Return this rank's share of an order, in as many batches as every other rank's."""
+    """Return this rank's share of an order, in the same number of batches as every rank's."""
     if world.size == 1:
         return np.split(order, range(batch_size, len(order), batch_size))
     largest = -(-len(order) // world.size)

@@ -101,12 +101,12 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the model on all of `data`: every sample once, the last short batch too.
 
-    data: a `paddle.io.Dataset` of (image float32, label); or a loader of one, or what `load_data`
-        returns.
+    data: a `paddle.io.Dataset` of (image float32, label), a loader of one, or the function that
+        `load_data` returns.
     world: the processes that evaluate together, each every N-th batch of a dataset. Each gets the
-        whole result, which is the same to the last bit however many they are. A loader that cannot
-        be divided, or an `IterableDataset`, is read to its end by each of them.
-    The model is put in evaluation mode and given back as it was, layer by layer.
+        complete result, which has the same bits for any number of processes. Each process reads a
+        loader that cannot be divided, or an `IterableDataset`, to its end.
+    Puts the model in evaluation mode, and restores the mode of each layer afterwards.
     Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
     DivergedError if the loss is not finite.
     """
@@ -203,16 +203,16 @@ def load_and_evaluate(
     limit: Optional[int] = None,
     net: Optional[OwnNet] = None,
 ) -> EvaluatedModel:
-    """Load the weights that a name stands for, and evaluate them on a split.
+    """Load the named weights, and evaluate them on a split.
 
     checkpoint, output: the name of weights, and their run, as `find_weights` takes them; by default
-        the weights with which the newest run in work/output ended.
+        the final weights of the newest run in work/output.
     data: by default the run's; "auto" for weights that belong to no run on digits.
-    limit: evaluate on this number of images only, the first ones.
+    limit: evaluate on the first N images only.
     net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
-    Raises CheckpointError if the weights are missing or damaged, do not fit the net, or are those
-    of a run of `fit` and no net is given; DataError if the images are missing or damaged, or are
-    not the run's.
+    Raises CheckpointError if the weights are missing or damaged, do not fit the net, or come from a
+    run of `fit` and no net is given; DataError if the images are missing or damaged, or are not
+    the run's.
     """
     weights = find_weights(checkpoint, output)
     device = select_device(device)
@@ -227,7 +227,7 @@ def load_and_evaluate(
 
 
 def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
-    """Open `data`, or without it the images of the weights' run, which must be the same still."""
+    """Open `data`, or without it the images of the weights' run, which must not have changed."""
     if data:
         return open_data(data)
     is_from_run = "config" in weights.manifest or weights.run.config.exists()
@@ -235,7 +235,7 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Images:
     images = open_data(read_config(weights.run.config).images.data if is_from_run else "auto")
     if weights.manifest.get("data_hash") not in (None, images.hash):
         raise DataError(
-            f"{images.source}: other images than {weights.path} was trained with; name the ones to "
+            f"{images.source}: not the images that {weights.path} was trained on; choose those to "
             "evaluate on with --data"
         )
     return images

@@ -22,7 +22,7 @@ from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 CHECKED = 100  # images
-FEW = 64  # images, which Paddle's layers have computed before the compiled net is loaded
+FEW = 64  # images, for which Paddle's layers are done before the compiled net is loaded
 INPUT = "images"
 USUAL_OUTPUTS = ("logits", "probabilities")  # of any net
 OUTPUTS = {  # of the tutorial's, and the shape of each for one image
@@ -54,8 +54,8 @@ class ExportedModel(nn.Layer):
         unknown = [name for name in outputs if name not in output_names(model)]
         if unknown or not outputs or len(set(outputs)) < len(outputs):
             raise ConfigError(
-                f"outputs are {','.join(outputs) or 'none'}; expected some of "
-                f"{', '.join(output_names(model))}, each once"
+                f"outputs are {','.join(outputs) or 'none'}; expected one or more of "
+                f"{', '.join(output_names(model))}, without repeats"
             )
         self.model: Any = model if is_tutorials(model) else DigitNet(model)
         self.outputs = tuple(outputs)
@@ -82,7 +82,7 @@ def _keep_output(
 
 
 def conv_for(count: int) -> str:
-    """Return the `fast_conv` with which a net computes this number of images soonest."""
+    """Return the `fast_conv` that is fastest for this number of images."""
     return "auto" if count >= FEW else "off"
 
 
@@ -103,10 +103,10 @@ def export_model(
     format: str = "paddle",
     about: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """Write a model for inference into a folder, and check on 100 images that it computes the same.
+    """Export a model to a folder, and check on 100 images that it computes the same there.
 
     model: the tutorial's, or one that takes float32 [N, 1, 28, 28] and returns logits [N, 10].
-    outputs: names of `OUTPUTS`, of other nets "logits" and "probabilities"; layers after the last
+    outputs: names of `OUTPUTS`, for other nets "logits" and "probabilities"; layers after the last
         of them are left out.
     format: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
         `inference.pdiparams`; "onnx": `model.onnx`.
@@ -135,10 +135,10 @@ def variables(
 ) -> dict[str, list[tuple[str, list[int]]]]:
     """Return Fluid's three kinds of variable of this net: names and shapes ([] for a number).
 
-    parameters: what is trained. persistables: what is kept, parameters included. The net keeps
-    nothing else; a checkpoint keeps its optimizer's moments and learning-rate schedule, and, where
-    it holds a moving average of the weights, the weights in training too. temporaries: what a
-    training step on one image computes and no file holds: the layers' outputs and the gradients.
+    parameters: trained by the optimizer. persistables: saved in files, parameters included. The
+    net has no others; a checkpoint adds the optimizer's moments and learning-rate schedule and, if
+    it holds a moving average of the weights, the weights in training. temporaries: computed by a
+    training step on one image but not saved: the layers' outputs and the gradients.
 
     checkpoint: of these weights; None for weights alone. Raises CheckpointError if it is damaged.
     """

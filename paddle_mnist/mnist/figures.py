@@ -1,4 +1,4 @@
-"""Figures of digits and of the net that reads them; figures of any training are in `plots`."""
+"""Figures of digits and of the net that reads them; `plots` draws those of any run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -47,8 +47,8 @@ def kernels(weight: np.ndarray) -> "Figure":
 def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], title: str) -> "Figure":
     """Draw an image and the outputs of the layers it passes through.
 
-    Each channel has a scale of its own. Where a layer's outputs have both signs, 0 is white, and
-    both signs are equally strong; otherwise the scale goes from the least to the greatest.
+    Each channel has its own scale. If a layer's outputs have both signs, 0 is white, and both signs
+    are equally strong; otherwise the scale goes from the least to the greatest.
 
     image: [28, 28]. maps: by layer, in order, [C, H, W] each. title: of the image.
     """

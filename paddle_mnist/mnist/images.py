@@ -27,7 +27,7 @@ from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_jso
 
 log = logging.getLogger("paddle_mnist")
 
-VERSION = 3  # of the cache's format and of how splits are made; each has folders of its own
+VERSION = 3  # of the cache's format and of how splits are made; each has its own folders
 
 # The data hash of the real MNIST: 50,000 / 10,000 / 10,000 images, pixels k/256. No other data is
 # ever called MNIST.
@@ -86,7 +86,7 @@ class Images:
 
 
 def data_hash(splits: Mapping[str, Split]) -> str:
-    """Return the SHA-256, hex, of images and labels, whatever file format they came in."""
+    """Return the SHA-256, hex, of images and labels; it does not depend on the file format."""
     digest = hashlib.sha256()
     for mode in SPLIT_NAMES:
         split = splits[mode]
@@ -122,8 +122,8 @@ def _reopen(path: str, expected_hash: str) -> Images:
     images = open_data(path)
     if images.hash != expected_hash:
         raise DataError(
-            f"{path}: the images have changed since the training began; expected the same for "
-            "all processes"
+            f"{path}: the images have changed since training began; expected the same for all "
+            "processes"
         )
     return images
 
@@ -134,7 +134,7 @@ Contents = tuple[dict[str, Split], str]  # the splits and their data hash
 
 
 class _Index(TypedDict):
-    """What `index.json` says of the images beside it."""
+    """The contents of `index.json`, about the images beside it."""
 
     hash: str
     divisor: Optional[int]
@@ -144,7 +144,7 @@ PARTS = ("images", "labels")  # of a split, each in a file `{split}_{part}.npy`
 
 
 def _through_cache(source: Source) -> Contents:
-    """Read a source, or what the cache has of it."""
+    """Read a source from the cache, or build the cache."""
     folder = cache_folder() / f"v{VERSION}-{_hash_of_files(source.files)[:32]}"
     if contents := _read_cache(folder):
         return contents
@@ -193,7 +193,7 @@ def _read_cache(folder: Path) -> Optional[Contents]:
             splits[mode] = make_split(images, labels, index["divisor"], str(folder))
             if images.shape[1:] != (SIZE, SIZE):
                 raise ValueError(f"images of shape {images.shape[1:]}")
-        # Of the images: whoever else can write to the cache could write any hash into it.
+        # Computed: anybody else who can write to the cache could write any hash into it.
         if (digest := data_hash(splits)) != index["hash"]:
             raise ValueError("its images do not match their hash")
         return splits, digest

@@ -1,7 +1,6 @@
-"""`Incremental`, the callback for a net that continues with other data: soften it, measure it.
+"""`Incremental`, the callback that softens a net before new data, and measures what it forgets.
 
-It imports paddle where it is used: the callback's options are those of a command line, whose
-`--help` does without it.
+It imports paddle only where it is used: `--help` lists the callback's options without paddle.
 """
 
 import itertools
@@ -26,18 +25,18 @@ BATCHES = 16  # of the first epoch, on which the temperature is chosen
 
 
 def _parse_layer(value: Any) -> Any:
-    """Read the name of a layer; true means `LAYER`, false no layer."""
+    """Read the name of a layer; true means `LAYER`, false means none."""
     is_softened = BOOLEANS.get(str(value).lower())
     return value if is_softened is None else LAYER if is_softened else None
 
 
 @dataclass(eq=False)
 class Incremental(Callback, Options):
-    """Measures what a net forgets when it continues another training, and may soften it first.
+    """Measures what a net forgets when it continues another run, and may soften it first.
 
     `result.json` contains the metrics from before the first step, and by how much each accuracy has
-    fallen; to measure it on old data, pass them to `fit` as a second split. Training that starts
-    from weights alone is softened, too, but not measured.
+    fallen; to measure it on old data, pass them to `fit` as a second split. A net that starts from
+    weights alone may be softened, but is not measured.
 
     soften: the name of the layer that computes the outputs, which are made less confident where
         they are wrong about the new data, by temperature scaling; True for "fc".
@@ -100,7 +99,7 @@ class Incremental(Callback, Options):
             )
 
     def _lost(self, after: Mapping[str, float]) -> dict[str, float]:
-        """Return by how much each accuracy has fallen, by tag; small losses are left out."""
+        """Return how far each accuracy has fallen, by tag; small losses are left out."""
         losses = {
             tag: value - after[tag]
             for tag, value in self._before.items()
@@ -117,8 +116,8 @@ def _soften(training: Training, name: str) -> None:
         Calibration of Modern Neural Networks", 2017). The temperature is the one of `TEMPERATURES`
         with the lowest loss on the first batches; 1 for a net that predicts them correctly.
 
-    A net that is sure of wrong answers unlearns what its layers compute before it learns better:
-    to make its outputs small it makes its features small, and with ReLU those do not come back.
+    A net that is sure of wrong answers first unlearns its features: to make its outputs smaller it
+    shrinks its features, and with ReLU those that reach 0 do not recover.
     """
     import paddle
 

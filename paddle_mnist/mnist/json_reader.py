@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Split]:
     """
     blocks: dict[str, list[_Rows]] = {}
     labels = {}
-    parser = simdjson.Parser()  # it keeps its memory: a new one for each block takes longer
+    parser = simdjson.Parser()  # reuses its memory, which is faster than a new one per block
     with open_unpacked(path) as stream:
         text = _Text(path, stream)
         for mode in SPLIT_NAMES:
@@ -77,7 +77,7 @@ class _Text:
         return match
 
     def rows(self, where: str) -> Iterator[bytes]:
-        """Take the rows of a split, and the bracket after them; yield those of a block together."""
+        """Take the rows of a split and the bracket after them, and yield them by the block."""
         while not (end := _IMAGES_END.search(self.unread)):
             last = self.unread.rfind(b"[")  # that row may continue in the next block
             if last > 0:
@@ -92,7 +92,7 @@ class _Text:
         return DataError(f"{where}: {found!r}; expected {JSON_FORM}")
 
     def _read_more(self, where: str) -> None:
-        """Read a block. Raises DataError at the end of the file, and for text without end."""
+        """Read a block. Raises DataError at the end of the file, and for endless text."""
         block = self.stream.read(BLOCK)
         if not block or len(self.unread) > MAX_LIST:
             raise self.error(where)
@@ -121,9 +121,9 @@ def _parse(parser: simdjson.Parser, rows: bytes, first: int, where: str) -> np.n
 
 
 def _numbers(text: bytes, types: tuple[type, ...], most: int, where: str) -> list[Any]:
-    """Return a list of numbers from 0 to `most`. Raises DataError with the place of another value.
+    """Return a list of numbers from 0 to `most`. Raises DataError that names another value's place.
 
-    types: of the numbers.
+    types: those that the numbers may have.
     """
     try:
         values: list[Any] = json.loads(text)

@@ -55,7 +55,7 @@ class MNIST(FastConvSwitch, nn.Layer):
     """
 
     checkpoint_name = "mnist"
-    # By a resume: `fast_conv` may change, and the option `dropout` is compared.
+    # When a run resumes: `fast_conv` may change, and the option `dropout` is compared.
     not_compared = (*FastConvSwitch.not_compared, "dropout_rate")
 
     def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):
@@ -70,8 +70,8 @@ class MNIST(FastConvSwitch, nn.Layer):
             self.relu2 = nn.ReLU()
             self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
             self.fc = nn.Linear(in_features=980, out_features=10)
-            # In a tuple it is not one of the model's layers, which are the tutorial's. All models
-            # cannot share one: `paddle.jit.to_static` changes the layers of the model it converts.
+            # In a tuple it is not one of the model's layers, which are the tutorial's. Each model
+            # needs its own: `paddle.jit.to_static` changes the layers of the model it converts.
             self._flatten = (nn.Flatten(),)
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
@@ -131,7 +131,7 @@ class MNIST(FastConvSwitch, nn.Layer):
         return [*self._feature_layers, self.fc]
 
     def _is_replaced(self, method: str) -> bool:
-        """Return whether this object or a subclass has a method of its own."""
+        """Return whether this object or its class overrides a method of `MNIST`."""
         return method in vars(self) or getattr(type(self), method) is not getattr(MNIST, method)
 
     @property

@@ -1,6 +1,6 @@
-"""The groups of options for digits: images, net, loss, optimizer; and what they build.
+"""The groups of options for digits: images, net, loss, optimizer. Some build what they describe.
 
-Paddle is imported where something is built."""
+Paddle is imported only to build something."""
 
 import math
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from paddle_mnist.mnist.model import MNIST
 
-# The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share,
-# pixels.
+# The amounts that `augment` takes, and the limit below which each must stay: degrees, degrees,
+# pixels, share, pixels.
 AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1, "elastic": 28}
 
 
@@ -54,7 +54,7 @@ def _parse_amounts(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ImageOptions(Options):
-    """The images of a run. What binds its result is their contents, not their path."""
+    """The images of a run. A resume compares their contents, not their path."""
 
     heading = "data"
 
@@ -80,7 +80,7 @@ class ImageOptions(Options):
     )
     final_split: Literal["eval", "valid"] = option(
         "eval",
-        "what the trained net is scored on at the end: eval (the test set), or valid instead of it",
+        "split to score the trained net on at the end: eval (the test set), or valid instead of it",
         heading="evaluation",
     )
 
@@ -110,7 +110,7 @@ class NetOptions(Options):
     def conv_threads(self) -> int:
         """Return the threads of the compiled net on this device; 0 for Paddle's own layers.
 
-        Raises DeviceError if the compiled net is asked for but the device is not a CPU.
+        Raises DeviceError if the compiled net is required but the device is not a CPU.
         """
         import paddle
 
@@ -150,7 +150,7 @@ class LossOptions(Options):
 class OptimizerOptions(Options):
     """The optimizer and its schedule; called with the parameters, it builds them.
 
-    total_steps: of the training, over which the schedule goes.
+    total_steps: of the training run, over which the schedule extends.
     """
 
     heading = "optimizer"
@@ -289,7 +289,7 @@ class OptimizerOptions(Options):
 
 @dataclass(frozen=True)
 class CommandOptions(Options):
-    """Options of the command beside those of the training."""
+    """Options of the command itself."""
 
     heading = "run"
 
@@ -300,7 +300,7 @@ BLOCKS = (BlockSizes(1, 28, 28, 20, 5, 2), BlockSizes(20, 14, 14, 20, 5, 2))
 
 
 def net_sizes(has_dropout: bool = False) -> Net:
-    """Return what `MNIST` computes as a compiled net: all of it, or with dropout the features."""
+    """Return the compiled net of `MNIST`: all of its layers, or with dropout the features."""
     if has_dropout:
         return Net(BLOCKS, biases=(True, True))
     return Net(BLOCKS, biases=(True, True, True), classes=10)

@@ -21,11 +21,11 @@ OwnNet = Union[str, Model]  # FILE.py:CLASS, the function or class that builds t
 
 
 def load_net(weights: SavedWeights, net: Optional[OwnNet] = None) -> nn.Layer:
-    """Return a net with weights: the tutorial's, or `net`.
+    """Return a net, the tutorial's or `net`, with weights.
 
     net: takes images, float32 [N, 1, 28, 28] in 0..1, and returns logits [N, 10].
-    Raises CheckpointError if the weights do not fit the net, or if `fit` has trained them and no
-    net is given; ConfigError for a net that cannot be built.
+    Raises CheckpointError if the weights do not fit the net, or if they come from a run of `fit`
+    and no net is given; ConfigError for a net that cannot be built.
     """
     if net is None and weights.run.is_of_fit:
         raise CheckpointError(
@@ -43,7 +43,7 @@ def _from_file(net: str) -> nn.Layer:
     path = Path(file).expanduser()
     if path.suffix != ".py" or not path.is_file():
         raise ConfigError(f"net is {net}; expected FILE.py:CLASS of an existing file")
-    sys.path.append(str(path.resolve().parent))  # what the file imports may stand beside it
+    sys.path.append(str(path.resolve().parent))  # the file may import modules beside it
     try:
         values = runpy.run_path(str(path))
         if name in values:
@@ -58,7 +58,7 @@ def _from_file(net: str) -> nn.Layer:
 
 
 def is_tutorials(model: Any) -> bool:
-    """Return whether a net computes as the tutorial's, and not its own `forward`."""
+    """Return whether a net uses the `forward` of the tutorial's net."""
     return getattr(type(model), "forward", None) is MNIST.forward
 
 

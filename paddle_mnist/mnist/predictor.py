@@ -1,4 +1,4 @@
-"""Run a trained or exported MNIST model on images in the forms in which they usually come."""
+"""Run a trained or exported MNIST model on images in any of the usual forms."""
 
 import logging
 import os
@@ -62,8 +62,8 @@ def as_pixels(images: Any) -> np.ndarray:
         raise DataError(f"{form}; expected uint8 (0 to 255) or floats (0 to 1)")
     if not (images.min() >= 0 and images.max() <= 1):
         raise DataError(
-            f"{form} from {images.min():g} to {images.max():g}; expected 0 to 1; divide, or give "
-            "uint8"
+            f"{form} from {images.min():g} to {images.max():g}; expected 0 to 1; scale them, or "
+            "pass uint8"
         )
     pixels: np.ndarray = np.minimum(np.rint(images * np.float32(256)), 255).astype(np.uint8)
     return pixels
@@ -83,7 +83,7 @@ class DigitPredictor(Predictor):
         with its own buffers; further calls wait. Both are for exported models: weights compute one
         call at a time.
     run: the run that "latest", "best" or the name of a checkpoint refers to; by default the newest
-        in work/output. outputs: names of `OUTPUTS`, which the net of weights gives.
+        in work/output. outputs: names of `OUTPUTS`, for a net with weights.
     net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
 
     Attributes: about, the contents of `about.json`, or the names of the weights and their dataset;
@@ -181,9 +181,9 @@ def open_predictor(
     outputs: Sequence[str] = USUAL_OUTPUTS,
     **options: Any,
 ) -> DigitPredictor:
-    """Return the predictor of weights or an exported model, by default of the packaged weights.
+    """Return a predictor for weights or an exported model, by default for the packaged weights.
 
-    For the arguments, see `DigitPredictor`. Raises ConfigError for one without probabilities.
+    For the arguments, see `DigitPredictor`. Raises ConfigError for a model without probabilities.
     """
     if name is None:
         name, run = run or "pretrained", None  # the final weights of the run, if one is given

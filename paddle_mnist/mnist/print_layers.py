@@ -1,7 +1,6 @@
 """Prints the shapes and contents of a model's layers, in the format of the tutorial.
 
-It imports paddle where it is used: the callback's options are those of a command line, whose
-`--help` does without it.
+It imports paddle only where it is used: `--help` lists the callback's options without paddle.
 """
 
 import contextlib
@@ -42,15 +41,15 @@ def print_layers(
     content: bool = False,
     print_fn: Callable[[str], None] = print,
 ) -> Iterator[None]:
-    """Print what the tutorial's flags print about a forward pass within the context.
+    """Within the context, print about a forward pass what the tutorial's flags print.
 
-    Unlike the tutorial, the hyper-parameters of the pooling layers are printed too, and after each
-    shape the layer's name.
+    Unlike the tutorial, it also prints the hyper-parameters of the pooling layers, and the layer's
+    name after each shape.
 
     shape: print the hyper-parameters of each layer that has any (kernel, padding, stride; sizes of
         weight and bias), then the shapes of the input and of each layer's output. An output that
-        is reshaped for the next layer is printed in that shape, and its own follows. If the pass
-        raises, the shapes up to there are printed.
+        is reshaped for the next layer is printed in that shape, followed by its own. If the pass
+        raises, the shapes of the layers before are printed.
     content: print of each convolution the kernel from its first input to its first output channel,
         and one random channel of the output for the first image, drawn with NumPy's global
         generator; then the last layer's output for the first image.
@@ -114,7 +113,7 @@ def _hyperparameters(layer: "nn.Layer") -> tuple[int, str]:
 
 
 def _print_shapes(passed: Sequence[_Passed], print_fn: Callable[[str], None]) -> None:
-    """Print the shape of each output, as the next layer has received it."""
+    """Print the shape of each output, as the next layer receives it."""
     print_fn("\n########## print shape of features of every layer ###############")
     print_fn(f"inputs_shape: {passed[0].received}")
     received_next = [layer.received for layer in passed[1:]] + [passed[-1].shape]
@@ -129,7 +128,7 @@ def _print_shapes(passed: Sequence[_Passed], print_fn: Callable[[str], None]) ->
 
 
 def _parse_batches(value: Any, tutorials: int) -> Any:
-    """Read numbers of batches, by comma; true means the tutorial's batch, false no batch."""
+    """Read the comma-separated numbers of batches; true: the tutorial's batch; false: none."""
     word = BOOLEANS.get(str(value).lower())
     if word is not None:
         return [tutorials] if word else ()
@@ -140,9 +139,9 @@ def _parse_batches(value: Any, tutorials: int) -> Any:
 class PrintLayers(Callback, Options):
     """Prints shapes and contents of the layers in some batches, in the format of the tutorial.
 
-    shapes, contents: the numbers of these batches, counted from 0 over the whole training; of a
-        shorter training, its last batch is printed instead. True: the batch in which the tutorial
-        prints, 0 and 401.
+    shapes, contents: the numbers of these batches, counted from 0 over the training run; in a
+        shorter run, its last batch is printed instead. True: the batch in which the tutorial
+        prints, 0 or 401.
     """
 
     heading = "looking inside"

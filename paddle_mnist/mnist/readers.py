@@ -1,8 +1,8 @@
 """Opens files of images, and reads IDX, CSV and npz files and the embedded digits.
 
-A file is read as a stream and never trusted: how much it may unpack to is bounded, so that a small
-file cannot fill the memory. Every fault is a DataError that names file, place, the value found and
-what was expected. `json_reader` reads JSON files.
+A file is read as a stream and never trusted: its unpacked size is limited, so that a small file
+cannot fill the memory. Every fault is a DataError that names the file, the place, the value found
+and what was expected. `json_reader` reads JSON files.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from paddle_mnist.system.regular_files import open_to_read
 MAX_IMAGES = 1_000_000  # in a file; MNIST has 60,000
 MAX_TEXT = 1 << 30  # bytes that a text may unpack to; the AI Studio file has 0.34e9
 
-# As they are: ISA-L declares an instance of the error, and no types of `open`.
+# Their real types: ISA-L's stubs declare an instance of the error, and no types for `open`.
 UNPACKING_ERROR = cast(type[Exception], isal_zlib.error)
 _open_gzip: Callable[[BinaryIO], contextlib.AbstractContextManager[BinaryIO]] = igzip_threaded.open
 
 
 @contextlib.contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacked if it is gzip. Errors of reading in the context become DataErrors."""
+    """Open a file, unpacked if it is gzip. Read errors in the context become DataErrors."""
     try:
         with open_to_read(path) as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
@@ -131,7 +131,7 @@ def read_csv(train: Path, test: Optional[Path] = None) -> dict[str, Split]:
 
 def _read_csv_file(path: Path) -> Split:
     with open_unpacked(path) as stream, warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 warns, and takes 0.5 for 0
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 warns, and reads 0.5 as 0
         warnings.simplefilter("ignore", UserWarning)  # of an empty file
         number = 0  # of the line that was read last
 
@@ -230,7 +230,7 @@ def _read_member(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> np.ndarra
 
 # ------------------------------------------------------------------ scikit-learn's digits
 
-HELD_OUT = 300  # images in valid, and as many in eval; 1,197 remain to train on
+HELD_OUT = 300  # images each in valid and in eval; 1,197 remain to train on
 
 
 def read_embedded_digits() -> dict[str, Split]:

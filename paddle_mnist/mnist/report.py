@@ -40,8 +40,8 @@ EMBEDDED = 1000  # images whose features the dashboard shows
 class DigitReport(Figures):
     """Evaluates the net on the config's `final_split`, and shows what is specific to digits.
 
-    images, replayed: those of the training, and those of an earlier one that are replayed.
-    data_seconds: the time until they were loaded.
+    images, replayed: the images of this run, and those of an earlier run to replay.
+    data_seconds: the time it took to load them.
     """
 
     names = DIGIT_FIGURES
@@ -57,7 +57,7 @@ class DigitReport(Figures):
 
     @property
     def must_match(self) -> dict[str, Any]:
-        """The values that a resume compares of the images: their contents, not where they are."""
+        """The values by which a resume compares the images: their contents, not their paths."""
         return {
             "data": self.images.hash[:12],
             "replay_data": self.replayed and self.replayed.hash[:12],
@@ -65,7 +65,7 @@ class DigitReport(Figures):
         }
 
     def config_entries(self) -> Mapping[str, Any]:
-        """Return the options of a run on digits, with their data by where they are."""
+        """Return the options of a run on digits, with the paths of its data."""
         return {
             **self.config.as_dict(),
             "data": self.images.path,
@@ -83,19 +83,19 @@ class DigitReport(Figures):
         }
 
     def run_opened(self, training: Training) -> None:
-        """Log what is trained on, and what is unusual about it."""
+        """Log the training data, and what is unusual about them."""
         config, options = self.config, self.config.images
         for line in self._descriptions():
             log.info("%s", line)
         if not training.world.is_main_process:
             return
         if config.start and not config.start.weights_only and not self.replayed:
-            log.info("what the net forgets of its earlier images is measured with replay_data only")
+            log.info("without replay_data, forgetting of the earlier images is not measured")
         if unbalanced := self._dataset("train").limit_warning():
             log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
 
     def before_first_step(self, training: Training) -> None:
-        """Show the first images on the dashboard, with lines that say what they are."""
+        """Show the first images on the dashboard, with lines that describe them."""
         board, dataset = VisualDL.board(training), self._dataset("train")
         board.text(ABOUT_RUN, "\n".join(self._descriptions()))
         if "images" in board.pages:
@@ -131,14 +131,14 @@ class DigitReport(Figures):
         }
 
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
-        """Return what `result.json` also holds of a run on digits.
+        """Return the entries of `result.json` that only runs on digits have.
 
         dataset: "mnist", "digits", or the name of the files. Accuracies are shares, losses in nats;
         those of a split that is not scored are left out. params: the number of parameters.
         train_seconds: the time spent in steps, summed over all starts of the run; data_seconds: the
-        time until the images were there, in the process that ended it. images_used,
-        images_available: by split, how many images the numbers are of, and how many there are; they
-        differ where `train_limit` or `eval_limit` leaves some out.
+        time that the last start took to load the images. images_used, images_available: by split,
+        the number of images used, and of all; they differ if `train_limit` or `eval_limit` leaves
+        some out.
         """
         state = training.state
         assert state is not None  # the training is over
@@ -205,7 +205,7 @@ class DigitReport(Figures):
             board.graph(MNIST, [None, 1, SIZE, SIZE], step=result.steps)
 
     def _dataset(self, mode: str) -> MnistDataset:
-        """Return a split of the training's own images, limited as in the training."""
+        """Return a split of the run's images, limited as in the run."""
         options = self.config.images
         limit = options.train_limit if mode == "train" else options.eval_limit
         return MnistDataset(mode, self.images, limit)
@@ -217,7 +217,7 @@ class DigitReport(Figures):
         return EvaluatedModel(str(training.run.weights), training.model, dataset, evaluation)
 
     def _descriptions(self) -> list[str]:
-        """Return lines that say where the images come from, and how many of each split are used."""
+        """Return lines with the source of the images, and how many of each split are used."""
         options, lines = self.config.images, []
         for name, images in (("data", self.images), ("replayed", self.replayed)):
             if images:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
-# Of y axes: by the name of a metric, and by the tag of what runs are compared by.
+# Of y axes: by the name of a metric, and in comparisons of runs by its tag.
 LABELS = {"loss": "loss (nats)", "acc": "accuracy (share)"}
 COMPARED_LABELS = {
     "train/loss": "training loss (nats)",
@@ -63,7 +63,7 @@ def figures_of(
 
 
 def _feature_maps(evaluated: EvaluatedModel, noun: str) -> "Figure":
-    """Draw what the layers make of the first image that is predicted correctly."""
+    """Draw the outputs of the layers for the first image that is predicted correctly."""
     evaluation = evaluated.evaluation
     first = int(np.argmax(evaluation.labels == evaluation.predictions))
     label, prediction = evaluation.labels[first], evaluation.predictions[first]
@@ -101,9 +101,9 @@ def plot_runs(
 
     paths: of runs on digits or of any other net. device: see `figures_of`.
     output: a folder; by default the figures of the run, or of the first of several.
-    only: draw only these files, as `curves.png`.
+    only: draw only these files, such as `curves.png`.
     Raises ConfigError for a file that is not drawn, DataError for a folder that is not a run, and
-    what `load_and_evaluate` raises.
+    the errors of `load_and_evaluate`.
     """
     runs = [RunDirectory(path) for path in paths]
     histories = [_history(run) for run in runs]

@@ -98,10 +98,10 @@ class DigitStep:
     has_known_mean = True
 
     def __init__(self, label_smoothing: float = 0.0, amp: str = "off"):
-        """label_smoothing, amp: of the training; see `CrossEntropy` and `autocast`.
+        """label_smoothing, amp: for training steps; see `CrossEntropy` and `autocast`.
 
-        Evaluation measures the cross-entropy with the labels as they are, in float32.
-        Raises DeviceError where the device cannot compute with `amp`.
+        Evaluation measures the cross-entropy with unchanged labels, in float32.
+        Raises DeviceError if the device cannot compute with `amp`.
         """
         self._training = SupervisedStep(CrossEntropy(label_smoothing), METRICS, autocast(amp))
 
@@ -131,7 +131,7 @@ def _callbacks(config: TrainConfig) -> list[Callback]:
 
 
 def _loading(config: TrainConfig, train: TrainingSet) -> Loading:
-    """Return how to read the training images: some of the replayed ones in each epoch."""
+    """Return the options for reading the training images, some of the replayed ones per epoch."""
     if train.replayed is None:
         return config.loading
     order = ReplayOrder(

@@ -31,13 +31,13 @@ log = logging.getLogger("paddle_mnist")
 WORK = Path("work")  # the tutorial's folder, relative to the current directory
 JSON_FILE = "mnist.json.gz"
 NPZ_FILE = "mnist.npz"
-CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file stands beside it
+CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file is beside it
 FILES = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
 # Of files that hold all splits, by suffix; CSV files are in `_csv`.
 READERS: dict[str, Callable[[Path], dict[str, Split]]] = {".json": read_json, ".npz": read_npz}
-# IDX files by any of the names that mirrors give them: train-images.idx3-ubyte.
+# IDX files by any of the names that mirrors give them, such as train-images.idx3-ubyte.
 _IDX_NAME = re.compile(r"(train|t10k)[-_.](images|labels)[-_.](idx[13])[-_.]ubyte(\.gz)?", re.I)
-TIMEOUT = 5  # seconds without an answer of the server
+TIMEOUT = 5  # seconds without an answer from the server
 
 # The server of paddle.vision.datasets.MNIST, and the MD5 it expects of each file. Paddle's own
 # download tries three times without a timeout and writes straight to the final name.
@@ -55,7 +55,7 @@ class Source:
     """The origin of images, and the function that reads them.
 
     path: of the file or folder; None for the embedded digits. files: those that are read.
-    note: what a user should know about it. digits: the selected ones; empty for all.
+    note: a remark for the user. digits: the selected ones; empty for all.
     """
 
     name: str
@@ -85,11 +85,11 @@ def find_source(data: str = "auto") -> Source:
     data: "auto", "digits", or the path of a file or folder; it may end with the digits to select,
         as in `work/mnist.json.gz#0-4` or `PATH#1,3,5-7`.
 
-    "auto" stands for the environment variable PADDLE_MNIST_DATA, if it is set. Else these are
-    tried: what `work/` holds, IDX files in Paddle's cache, a download, and last the embedded
-    digits, with a warning. In a folder these are tried: mnist.json.gz, the four IDX files,
-    mnist.npz of Keras, mnist_train.csv and train.csv of Kaggle. A path never falls back to another
-    source; "auto" goes on past CSV files in `work/` that cannot be read, with a warning.
+    "auto" stands for the environment variable PADDLE_MNIST_DATA, if it is set. Otherwise it tries
+    the folder `work/`, IDX files in Paddle's cache, a download, and last the embedded digits, with
+    a warning. In a folder it tries mnist.json.gz, the four IDX files, Keras's mnist.npz, and
+    Kaggle's mnist_train.csv and train.csv. A path never falls back to another source; "auto" skips
+    CSV files in `work/` that cannot be read, with a warning.
     """
     data, digits = _split_selection(data)
     if data == "auto":
@@ -109,12 +109,12 @@ def find_source(data: str = "auto") -> Source:
 
 
 def _split_selection(data: str) -> tuple[str, tuple[int, ...]]:
-    """Split `PATH#0-2,5` into PATH and the digits, unless there is a file of that very name.
+    """Split `PATH#0-2,5` into PATH and the digits, unless a file has exactly that name.
 
     Raises DataError for an empty selection.
     """
     match = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
-    if not match or os.path.exists(data):  # which is false for an impossible path, too
+    if not match or os.path.exists(data):  # False also for an invalid path
         return data, ()
     digits: set[int] = set()
     for part in match[2].split(","):
@@ -154,10 +154,10 @@ def _contents(folder: Path) -> str:
 
 
 def _in_work() -> Optional[Source]:
-    """Return what `work/` holds; None, with a warning, if that cannot be read."""
+    """Return the source in `work/`, if any; None, with a warning, if it cannot be read."""
     try:
         return _in_folder(WORK)
-    except (DataError, OSError) as error:  # a train.csv may be a stranger's
+    except (DataError, OSError) as error:  # a train.csv may be an unrelated file
         log.warning("%s; looking for MNIST outside of %s/", error, WORK)
         return None
 
@@ -197,8 +197,8 @@ def _csv(path: Path) -> Source:
 def _idx_in(folder: Path) -> Optional[Source]:
     """Return the four IDX files of a folder; None if one is missing.
 
-    The usual name goes before others. Where a folder has the name of a file, as in Kaggle's
-    archives, the file is in it.
+    The usual names take precedence. If a folder has the name of a file, as in Kaggle's archives,
+    the file is in it.
     """
     found: dict[str, Path] = {}
     paths = sorted([*folder.glob("*"), *folder.glob("*ubyte/*")])

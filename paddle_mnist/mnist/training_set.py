@@ -17,7 +17,7 @@ Values = Union[np.ndarray, paddle.Tensor]
 
 
 class TrainingSet(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's has none
-    """New images, followed by those of an earlier training, of which `ReplayOrder` draws some.
+    """New images, followed by those of an earlier run, of which `ReplayOrder` draws some.
 
     distortion: changes each image, differently in each epoch (see `set_epoch`).
     on_device: keep all images on the device, as float32, and gather batches there; by default on
@@ -62,7 +62,7 @@ class TrainingSet(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's ha
         return self.distortion(images, self._epoch, rows), labels
 
     def _is_on_device(self) -> bool:
-        """Return where the images are, decided when the first are read: a worker has no GPU."""
+        """Return whether to keep the images on the device; never in workers, which have no GPU."""
         if paddle.io.get_worker_info() is not None:
             return False
         if self.on_device is None:
@@ -94,9 +94,9 @@ class ReplayOrder:
 
     The old ones are drawn for each epoch, by (seed, epoch), without replacement.
 
-    num_new, num_old: how many there are. fraction: the share of old ones in every epoch, more than
-        0 and less than 1.
-    Raises ConfigError for a fraction of less than one image, or of more than there are.
+    num_new, num_old: the numbers of images. fraction: the share of old ones in every epoch, more
+        than 0 and less than 1.
+    Raises ConfigError for a fraction of less than one image, or of more than `num_old`.
     """
 
     num_new: int

@@ -1,9 +1,9 @@
 """The trained weights that come with the package, and a picture for them to read.
 
-They are of the recipe `best`; the last layer then learned ones with a long upstroke, as in German
-handwriting. `about.json` records the command and the data that made them, and their accuracy.
-`python tools/reproduce.py --only pretrained --data MNIST` trains the same, and then the last layer
-on more forms of digits (docs/en/deployment.md).
+The recipe `best` trained them; the last layer then learned the digit one with a long upstroke, as
+in German handwriting. `about.json` records the command and the data that made them, and their
+accuracy. `python tools/reproduce.py --only pretrained --data MNIST` trains the same weights, and
+then the last layer on more forms of digits (docs/en/deployment.md).
 """
 
 import hashlib
@@ -43,5 +43,5 @@ def weights() -> dict[str, Any]:
 
 
 def pretrained_weights() -> SavedWeights:
-    """Return the weights as `find_weights` does those of a run. Raises CheckpointError."""
+    """Return the weights, as `find_weights` returns those of a run. Raises CheckpointError."""
     return SavedWeights(WEIGHTS, weights(), RunDirectory(WEIGHTS.parent))
