@@ -45,7 +45,7 @@ def serve(
         log.info("dashboard: %s/scalar (Ctrl-C stops it)", root)
         if not is_loopback(host):
             log.warning(PUBLIC, host)
-        # In a thread of its own: raised in a request, KeyboardInterrupt would be swallowed.
+        # In another thread: raised in a request, KeyboardInterrupt would be swallowed.
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

@@ -177,7 +177,7 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
 
 
 def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that have an option of their own."""
+    """Return the fields that are given as options."""
     return {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
 
 

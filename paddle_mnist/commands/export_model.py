@@ -142,7 +142,7 @@ def _export_weights(weights: "SavedWeights", folder: Path) -> None:
 
 
 def _export_legacy(argv: Sequence[str]) -> int:
-    """Export in a process of its own: Paddle chooses the form of its files when it is imported."""
+    """Export in another process: Paddle chooses the form of its files when it is imported."""
     command = [sys.executable, "-m", "paddle_mnist", "export", *argv]
     return subprocess.run(command, env={**os.environ, LEGACY: "0"}, check=False).returncode
 

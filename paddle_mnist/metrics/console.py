@@ -22,7 +22,7 @@ log = logging.getLogger("paddle_mnist")
 class LogWriter(Writer):
     """Writes log lines through the logger `paddle_mnist`.
 
-    epochs, total_steps: of the whole run; None if unknown.
+    epochs, total_steps: their numbers in the run; None if unknown.
     """
 
     def __init__(self, epochs: Optional[int], total_steps: Optional[int] = None):
