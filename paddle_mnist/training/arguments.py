@@ -163,8 +163,8 @@ class FitArguments(Options):
     )
     start_epoch: Optional[CountOrZero] = option(
         None,
-        "epochs that a .pdparams and .pdopt given to resume have behind them; default: from their "
-        "name, 1 after epoch0",
+        "epochs done when the .pdparams and .pdopt to resume were saved; default: from their name, "
+        "1 after epoch0",
         heading="run",
     )
 
@@ -253,13 +253,13 @@ class FitArguments(Options):
         kinds = [type(callback) for callback in self.callbacks if isinstance(callback, Options)]
         if repeated := [kind.__name__ for kind in kinds if kinds.count(kind) > 1]:
             raise ConfigError(
-                f"callbacks holds {len(repeated)} instances of {repeated[0]}, whose options "
+                f"callbacks contains {len(repeated)} instances of {repeated[0]}, whose options "
                 "belong to the run; expected one"
             )
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ConfigError(
-                    f"callbacks holds {_what(callback)}; expected instances of "
+                    f"callbacks contains {_what(callback)}; expected instances of "
                     "paddle_mnist.Callback"
                 )
 
@@ -289,7 +289,7 @@ class FitArguments(Options):
 
     @property
     def ends_with_best(self) -> bool:
-        """Return whether the result is the best checkpoint, not the last step."""
+        """Whether the result is the best checkpoint, not the last step."""
         return any(callback.ends_with_best for callback in self.callbacks)
 
     @property
@@ -414,7 +414,7 @@ ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), *BUNDLED])
 
 
 def where_it_belongs(name: str, value: Any) -> str:
-    """Return what to write instead of an argument that `fit` does not have."""
+    """Return a hint on what to write instead of an argument that `fit` does not have."""
     for flat, entry in ENGINE_OPTIONS.items():
         if name in (flat, entry.field.name) and entry.group in OWNERS:
             values = {entry.field.name: value, **entry.implied}
@@ -427,9 +427,9 @@ def where_it_belongs(name: str, value: Any) -> str:
 
 
 def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:
-    """Return the defaults of the options of groups that a resume compares, by flat name.
+    """Return the defaults of the options that a resume compares, by flat name.
 
-    They stand for options that are missing in the manifest of an older run.
+    They stand in for options that the manifest of an older run lacks.
     """
     options = {**ENGINE_OPTIONS, **flat_options(type(group) for group in groups)}
     return {

@@ -1,4 +1,4 @@
-"""Report in one line why a step fails on a batch, with the sample and its value."""
+"""Report in one line why a step fails on a batch, naming the sample and its value."""
 
 import contextlib
 import re
@@ -43,7 +43,7 @@ def labels_checked() -> Iterator[None]:
 
 
 def _check_labels(name: str, values: Mapping[str, Any], error: Exception) -> None:
-    """Raise LabelError if a label of a function of Paddle's, with these arguments, is no class."""
+    """Raise LabelError if a label among the arguments of Paddle's loss is not a class."""
     outputs, labels = values["input"], values["label"]
     if not isinstance(labels, paddle.Tensor) or labels.is_floating_point():
         return
@@ -60,10 +60,10 @@ def _check_labels(name: str, values: Mapping[str, Any], error: Exception) -> Non
 
 @contextlib.contextmanager
 def located(batch: Any, loader: Loader, epoch: int, number: int, where: str) -> Iterator[None]:
-    """Convert errors that a batch's values or shapes cause to a DataError with their place.
+    """Convert errors caused by a batch's values or shapes to a DataError with their place.
 
-    batch: as the loader yields it, or some of its shards. number: of the batch in the epoch, from
-    0. where: such as "epoch 2". Other errors come from the code, and stay as they are.
+    batch: as the loader yields it, or some of its shards. number: that of the batch in the epoch,
+    from 0. where: such as "epoch 2". Other errors, which come from the code, are not changed.
     """
     place = f"batch {number + 1} of {where}"
     try:

@@ -1,4 +1,4 @@
-"""Build a whole run from the arguments of `fit`, and check it on its first batch."""
+"""Build a run from the arguments of `fit`, and check it on its first batch."""
 
 import logging
 
@@ -40,9 +40,9 @@ def build_training(arguments: FitArguments) -> Training:
     _check_batch_size(training)
     _check_saving(training)
     training.compared = compared(training, description)
-    # Not the caller's code: it may refer to the rank of its process.
+    # Without the caller's code, which may refer to the rank of its process,
     shared = {k: v for k, v in training.compared.items() if k.partition(".")[0] not in TASK}
-    # Nor the part of the first batch that this one has.
+    # and without this process's part of the first batch.
     shared = {k: v for k, v in shared.items() if not k.startswith(f"data.{FIRST_BATCH}")}
     world.require_same(shared, "the arguments or the data")
     world.run_on_main(lambda: check_override(training))
@@ -84,7 +84,7 @@ def _try_first_batches(training: Training) -> None:
 def _check_batch_size(training: Training) -> None:
     """Raise ConfigError in a new run if the batch size is not the loader's."""
     arguments, size = training.arguments, training.arguments.batch_size
-    # One of version 1.0 may have recorded another, here or where it is resumed from.
+    # A run of version 1.0 may have recorded another one, here or where this run resumes from.
     is_elsewhere = arguments.saving.mirror or arguments.resume not in ("auto", "off")
     is_new = arguments.fresh or not (is_elsewhere or training.run.checkpoints.all())
     own = own_batch_size(arguments.train)

@@ -1,7 +1,7 @@
 """Bundled callbacks; `Console`, `VisualDL` and `Figures` are defaults.
 
-Modules that import paddle are imported where they are used: the options of these classes are those
-of command lines, whose `--help` does without it.
+Modules that import paddle are only imported where they are used: `--help` lists the options of
+these classes without paddle.
 """
 
 import logging
@@ -70,8 +70,8 @@ class EarlyStopping(Callback, Options):
     def check_training(self, training: Training) -> None:
         if type(self) is EarlyStopping and not vars(self)["is_chosen"]:
             raise ConfigError(
-                "EarlyStopping() has no patience, so that it never stops; pass a number of "
-                "evaluations, as in EarlyStopping(patience=5)"
+                "EarlyStopping() has no patience, so it never stops; pass a number of evaluations, "
+                "as in EarlyStopping(patience=5)"
             )
 
     @property
@@ -134,7 +134,7 @@ class Watch(Callback, Options):
 class Profile(Callback, Options):
     """Measures where the time of some steps goes: a table, and a trace of every operator.
 
-    steps: how many to measure; as many again are traced. See docs/en/looking-inside.md.
+    steps: how many to measure, and then to trace. See docs/en/looking-inside.md.
     """
 
     heading = "looking inside"
@@ -175,7 +175,7 @@ PAGES_OF_OTHERS = ("images", "curves", "embeddings", "graph")  # which callbacks
 
 @dataclass(eq=False)
 class Console(Callback, Options):
-    """Writes log lines, and on a terminal a progress bar; in a notebook, one line an epoch.
+    """Writes log lines, and on a terminal a progress bar; in a notebook, one line per epoch.
 
     every: steps between log lines, over which metrics are accumulated.
     """

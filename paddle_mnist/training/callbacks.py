@@ -66,8 +66,8 @@ class FitResult:
 class Training:
     """A training run of `fit`, for its callbacks, which may read but not change it.
 
-    model: the net, with the weights of the newest step; until `before_training` returns, with those
-        that it was built with or starts from.
+    model: the net, with the weights of the newest step; until `before_training` returns, with its
+        initial weights.
     optimizer: the optimizer of its parameters.
     run: its directory: `run.path`, `run.checkpoints.folder`, `run.metrics` (the path of
         `metrics.jsonl`), `run.figures`, ...
@@ -151,8 +151,8 @@ class Callback(Observer):
     If a callback has `state_dict` and `set_state_dict`, checkpoints save and restore its state.
 
     ends_with_best: (attribute) whether the training ends with the weights of its best checkpoint.
-    log_every: (attribute) the number of steps between log lines; of several callbacks' the lowest
-        counts.
+    log_every: (attribute) the number of steps between log lines; the lowest number of all
+        callbacks counts.
     options: (attribute) further groups of options that a resume compares.
     """
 

@@ -30,20 +30,20 @@ from paddle_mnist.training.description import (
 
 log = logging.getLogger("paddle_mnist")
 
-# How a run was started; a run that continues from its checkpoint may differ in this.
+# How a run was started; a run that continues from its checkpoint may have been started otherwise.
 START_FIELDS = ("init_from", "incremental_from")
 MAX_LINES = 20  # of a diff
 DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # `fit` describes them
 EVAL_EVERY = ("eval_every_epochs", "eval_every_steps")  # only count for some callbacks
 # Values that are only compared if both runs have them: Paddle's objects have other entries in other
-# versions, a new metric is just evaluated, and a loader has a batch size of its own.
+# versions, a new metric is just evaluated, and a loader may have its own batch size.
 OPTIONAL = ("optimizer", "schedule", "metrics", *EVAL_EVERY, BATCH_SIZE)
-# If one of these has changed, the first batch is another one.
+# If one of these has changed, so has the first batch.
 OF_BATCHES = (
     *("data", "batch_size", "accumulate", "grad_shards", "seed", "shuffle", "order"),
     *("collate_fn", "drop_last", f"{CODE}.data"),
 )
-# So are the first batch, and arrays that functions name, whose code may be other code now.
+# Also optional: the first batch, and arrays of functions, whose code may have changed.
 STARTS_OF_OPTIONAL = (
     f"data.{FIRST_BATCH}",
     *(f"{ARRAYS}.{root}" for root in ("step", "metrics", "collate_fn")),
@@ -76,8 +76,8 @@ def check_config_unchanged(
     where = where or str(run.path if run.owns(checkpoint) else checkpoint.label)
     if checkpoint.manifest.get("config") is None or "metrics_lines" not in checkpoint.manifest:
         raise CheckpointError(
-            f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
-            "weights in your own code, as the tutorial does"
+            f"{checkpoint.path}: has no configuration, so it does not belong to a run; start from "
+            "its weights in your own code, as the tutorial does"
         )
     changes = config_changes(training, checkpoint, changed_arrays)
     if changes:
@@ -87,10 +87,9 @@ def check_config_unchanged(
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
         if _are_samples(names):
             lines.append(
-                "Only data have changed, and with others the run may end with other bits; they are "
-                "probably random or in random order: seed the generators before you create them, "
-                "such as with paddle.seed(0), and sort sets and the results of os.listdir() with "
-                "sorted()"
+                "Only data have changed, which may change the result; they are probably random or "
+                "in random order: seed the generators before you create the data, such as with "
+                "paddle.seed(0), and sort sets and the results of os.listdir() with sorted()"
             )
         if where == str(checkpoint.path):  # of another run, which must not be replaced
             new_run = []
@@ -119,8 +118,8 @@ def check_config_unchanged(
 def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
     """Return whether an epoch has another number of steps than in the checkpoint's run.
 
-    False if the number is unknown, and for data that resume from the end of an epoch, which may
-    have any. No override makes up for it: the position would be another.
+    False if the number is unknown, and for data that resume from the end of an epoch, whose number
+    may change. An override cannot allow it: the saved position would be wrong.
     """
     state, steps = checkpoint.state, training.loader.steps_per_epoch
     if not training.loader.resumes_inside_epochs:
@@ -129,9 +128,9 @@ def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
 
 
 def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
-    """Return by name whether code is unchanged; {} with another version of Python.
+    """Return by name whether code is unchanged, without new code.
 
-    New code is left out.
+    {} with another version of Python.
     """
     stored, present = manifest["config"] or {}, training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
@@ -142,10 +141,10 @@ def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
 
 
 def has_other_schedule(training: Training, checkpoint: Checkpoint) -> bool:
-    """Return whether an override has changed the schedule, as a cosine over all steps by epochs.
+    """Return whether an override has changed the schedule, such as the epochs of a cosine.
 
-    True, too, if a function computes its rate: that may use anything, such as the epochs. False for
-    one that follows a metric.
+    Also True if a function computes the rate, since it may use anything, such as the epochs. False
+    for a schedule that follows a metric.
     """
     optimizer = training.arguments.optimizer
     if not training.arguments.override or training.schedule.needs_metric:
@@ -188,7 +187,7 @@ def config_changes(
         stored[name] != current[name] and _is_among(name, OF_BATCHES) and FIRST_BATCH not in name
         for name in common
     ):
-        skipped |= {name for name in common if FIRST_BATCH in name}  # another one is no surprise
+        skipped |= {name for name in common if FIRST_BATCH in name}  # expected to differ
     return [
         (name, stored.get(name), current.get(name))
         for name in dict.fromkeys([*current, *stored])
@@ -200,7 +199,7 @@ def config_changes(
 
 
 def _with_arrays(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with an entry for each array, and one that says whether they are recorded."""
+    """Return values with an entry for each array, and one for whether arrays are recorded."""
     arrays = values.pop(ARRAYS, None)
     entries = {f"{ARRAYS}.{name}": digest for name, digest in arrays or ()}
     return {**values, **({} if arrays is None else {f"{ARRAYS}.": True}), **entries}
@@ -213,7 +212,7 @@ def _comparable(name: str, value: Any) -> Any:
 
 
 def _is_among(name: str, names: Collection[str]) -> bool:
-    """Return whether a value, or a group that it belongs to, is among some names."""
+    """Return whether the name of a value, or of its group, is among some names."""
     parts = name.split(".")
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
 
@@ -239,12 +238,12 @@ def _are_samples(names: Collection[str]) -> bool:
 def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: bool) -> str:
     """Return a sentence with the remedies for changed values.
 
-    new_run: the ways to start a new run with them, if there are any.
-    has_other_steps: whether an epoch has another number of steps now, which cannot be overridden.
+    new_run: the ways to start a new run with them, if any.
+    has_other_steps: whether an epoch now has another number of steps, which cannot be overridden.
     """
     remedies = [*new_run] or ["keep its values"]
     reason = ""
-    # No override for other labels of the same samples: the net would have to unlearn.
+    # No override if the same samples have other labels: the net would have to unlearn.
     are_permuted = _are_samples(changed) and any(_is_of_data(name, LABELS) for name in changed)
     if "batch_size" in changed:
         reason = ": a run keeps its batch size"  # it determines the steps of an epoch

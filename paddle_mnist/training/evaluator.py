@@ -36,10 +36,10 @@ class EpochEvaluator:
 
     step: see `paddle_mnist.training.steps`.
     datasets: loaders by split; the metrics of "valid" are "valid/loss" and so on.
-    epochs: of the whole run; it evaluates after the last one, too.
+    epochs: the number of epochs of the run; it evaluates after the last one, too.
     world: the processes that evaluate together.
     every_steps: the number of steps between further evaluations.
-    max_steps: of the whole run; it evaluates after the last one, too.
+    max_steps: the number of steps of the run; it evaluates after the last one, too.
     """
 
     step: Step
@@ -63,7 +63,7 @@ class EpochEvaluator:
         return self.after_step(state, model) if is_due and not is_done else {}
 
     def after_step(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
-        """Evaluate; a DivergedError then says after which step."""
+        """Evaluate; a DivergedError names the step."""
         try:
             return self.metrics(model)
         except DivergedError as error:
@@ -94,8 +94,8 @@ def add_up(
 
     They are added in float64, in the order of the batches, so that the result is bit-identical for
     any number of processes. If a loader can be divided, each of N processes evaluates every N-th
-    batch, and they exchange the results. Puts the model in evaluation mode, and restores that and
-    the random-number generators.
+    batch, and they exchange the results. Evaluates in evaluation mode, and restores the model's
+    mode and the random-number generators afterwards.
 
     data: the name of the data in errors. Raises DataError if there is no batch, DivergedError if
     the loss is not finite. Warns if the loss is undefined, since its count is 0.
@@ -112,7 +112,7 @@ def add_up(
     require_finite_loss(
         totals["loss"].to_numpy()[0],
         f"on {data}",
-        "the model's weights are broken: use an earlier checkpoint, or train with a lower "
+        "the model's weights are unusable: use an earlier checkpoint, or train with a lower "
         "learning rate",
     )
     if math.isnan(totals["loss"].compute()) and not is_rehearsal():  # which has one batch
@@ -127,7 +127,7 @@ def add_up(
 def _evaluate_batches(
     step: Step, model: nn.Layer, loader: Loader, data: str, world: World
 ) -> list[dict[str, BatchMetric]]:
-    """Return the metrics of all batches, those of other processes too."""
+    """Return the metrics of all batches, including those of other processes."""
     rank, size = (world.rank, world.size) if loader.is_indexed else (0, 1)
     batches: list[dict[str, BatchMetric]] = []
     firsts: dict[str, Any] = {}

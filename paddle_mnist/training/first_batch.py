@@ -1,6 +1,6 @@
-"""Try the first batch before any file is written, so that errors show at once, with the shapes.
+"""Try the first batch before any file is written, so that errors show early, with the shapes.
 
-`is_rehearsal()` is true meanwhile.
+During the trial, `is_rehearsal()` is true.
 """
 
 import contextlib
@@ -63,8 +63,8 @@ def try_first_batch(
         precision. extra: the state beside the model that a step may change.
 
     Restores all values and clears all gradients, but does not restore the global random-number
-    generators. Raises ConfigError, with the shapes in the batch, for an error
-    in the model, the loss or the metrics; DataError if there is no batch.
+    generators. Raises ConfigError, with the shapes in the batch, for an error in the model, the
+    loss or the metrics; DataError if there is no batch.
     """
     with _first_shard(loader, None, model, extra) as shard:
         digest = hash_of_batch(shard.batch)  # before the step, which may change it
@@ -178,14 +178,14 @@ def _check_mean(
     """Check that the loss of a batch is the weighted mean of the losses of its halves.
 
     Only then are metrics and gradients independent of how samples are divided into batches, shards
-    and processes. The model is in evaluation mode. Not checked are Paddle's own losses, whose mean
-    is known; losses that draw random numbers; and batches that cannot be halved, since they have
-    one sample, or a tensor without a row for each sample, or since the step needs all of it.
+    and processes. The model is in evaluation mode. Skips Paddle's own losses, whose mean is known;
+    losses that draw random numbers; and batches that cannot be halved, because they have one
+    sample, or a tensor without a row for each sample, or because the step needs the complete batch.
 
     split: the name of the data to evaluate; None for training steps that are divided.
-    Raises ConfigError if the loss of a training step is not a mean over samples; for the loss of a
-    split, warns. Also checks a split's in a third of the batch and the rest, since halves may have
-    equal numbers of what the loss is a mean over.
+    Raises ConfigError if the loss of a training step is not a mean over samples; warns for the loss
+    of a split. Also compares a third of a split's batch with the rest, since halves may contain
+    equal numbers of the units that the loss averages over.
     """
     if getattr(step, "has_known_mean", False):
         return
@@ -200,10 +200,10 @@ def _check_mean(
             ).T
     except (StoppedError, PeerError):
         raise
-    except Exception as error:  # a step may need whole batches, or training mode
+    except Exception as error:  # a step may need complete batches, or training mode
         log.info(
-            "whether the loss is a mean over samples is not checked: in evaluation mode, or on "
-            "part of a batch, it fails with %s",
+            "cannot check whether the loss is a mean over samples: in evaluation mode, or on part "
+            "of a batch, it fails with %s",
             summary(error),
         )
         return
@@ -212,7 +212,7 @@ def _check_mean(
         return
     if not losses.any():  # for example, if all labels of the batch are ignored
         level = logging.INFO if split else logging.WARNING
-        log.log(level, "the loss of %s is 0, which does not show what it is a mean over", name)
+        log.log(level, "the loss of %s is 0, which hides what it averages over", name)
         return
     whole, again = losses[:2]
     pairs = [slice(start, start + 2) for start in range(2, len(losses), 2)]
@@ -248,7 +248,7 @@ def _loss(step: Step, model: nn.Layer, batch: Any, seed: int) -> tuple[float, fl
 
 
 def _parts(batch: Any, divisor: int) -> list[Any]:
-    """Return a half, a third, ... of a batch and the rest; none if it has no such samples."""
+    """Return a half, a third, ... of a batch and the rest; [] if its samples cannot be divided."""
     size = num_samples(batch)
 
     def has_no_rows(leaf: Any) -> bool:

@@ -51,7 +51,7 @@ Fit = TypeVar("Fit", bound=Callable[..., FitResult])
 
 
 def _explains_unknown(function: Fit) -> Fit:
-    """Make the TypeError for an unknown keyword argument say where it belongs."""
+    """Raise a TypeError for an unknown keyword argument, with a hint where it belongs."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> FitResult:
@@ -116,8 +116,8 @@ def fit(
     The data
         train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples; a list
             is a dataset of samples. Their order depends only on seed and epoch, and the random
-            numbers that a batch draws only on these and its position. Or a `paddle.io.DataLoader`,
-            an `IterableDataset`, or a function that returns an iterator over batches (`lambda:
+            numbers of a batch only on these and its position. Or a `paddle.io.DataLoader`, an
+            `IterableDataset`, or a function that returns an iterator over batches (`lambda:
             iter(batches)` for a list of them): with these, a run resumes from the end of an epoch,
             and inside an epoch only with a `ResumableBatchSampler` or
             `Loading(steps_per_epoch=...)`. valid may be a dict of several, by split name.
@@ -141,9 +141,9 @@ def fit(
         fresh: move an existing run aside, and start over.
         resume: "auto", "off", or the path of a checkpoint, or of a .pdparams and .pdopt that
             `paddle.save` wrote.
-        start_epoch: the number of epochs after which these two were saved; by default from their
-            name, 1 for `net_epoch0`.
-        override: what may differ from the run, by flat name, such as "epochs,optimizer".
+        start_epoch: the number of epochs after which these two files were saved; by default from
+            their name, 1 for `net_epoch0`.
+        override: values that may differ from the run's, by flat name, such as "epochs,optimizer".
         must_match: a dict of extra values that must be the same on resume; "code": True for the
             code of the model, the loss, step, metrics and data.
         start (`StartFrom`): another run to start from.
@@ -168,7 +168,7 @@ def fit(
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
     RunLockedError. After SIGTERM, SIGINT, SIGUSR1, SIGHUP or SIGXCPU, raises StoppedError once
     everything is saved; if your code does not catch it, the program ends with exit code 128 + the
-    signal's number. A handler of your own for one of the last three stays.
+    signal's number. Your own handlers for the last three signals are kept.
     """
     arguments = in_scratch(FitArguments(**locals()))  # parses arguments of several types
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -179,7 +179,7 @@ def fit(
     if not _running.acquire(blocking=False):
         raise ConfigError(
             "another fit is running in this process, and both would use the same random-number "
-            "generators; run one at a time, or each in a process of its own"
+            "generators; run one at a time, or each in its own process"
         )
     try:
         with _prepared(arguments.saving):
@@ -278,7 +278,7 @@ def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
 
 
 def _repeat(training: Training, result: FitResult) -> FitResult:
-    """Log the result of a finished run, and let the callbacks write missing files."""
+    """Log the result of a finished run, and have the callbacks write missing files."""
     log_result(training, result)
     with signals.interruptible():
         for callback in training.callbacks:

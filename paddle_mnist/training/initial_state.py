@@ -55,7 +55,7 @@ class InitialState:
 
     @property
     def skipped(self) -> list[str]:
-        """The names of objects, other than data, that are too large to be examined."""
+        """The names of objects, except data, that are too large to be examined."""
         return self.snapshots[0].skipped
 
 

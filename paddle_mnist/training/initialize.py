@@ -1,4 +1,4 @@
-"""Read where a new run starts from: another run, or a pair of files that `paddle.save` wrote."""
+"""Read the starting point of a new run: another run, or two files that `paddle.save` wrote."""
 
 import contextlib
 import logging
@@ -29,8 +29,8 @@ def load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
     missing, unexpected, mismatched = load_into(model, weights.values, strict=False)
     if len(missing) + len(mismatched) == len(model.state_dict()):
         raise CheckpointError(
-            f"{weights.path}: none of its weights match the model; expected some of the same name "
-            "and shape"
+            f"{weights.path}: none of its weights match the model; expected at least one with the "
+            "same name and shape"
         )
     for names, what in (
         (missing, "not in the file, so the model keeps its own"),
@@ -52,7 +52,7 @@ def find_start(start: StartFrom) -> SavedWeights:
     if not weights.checkpoint:
         raise CheckpointError(
             f"{weights.path}: holds only weights, and no checkpoint with its optimizer's state is "
-            "there; expected a checkpoint, or a run that still has the one it ended with; "
+            "there; expected a checkpoint, or a run that still has its final one; "
             f"{WEIGHTS_ALONE}"
         )
     return replace(weights, checkpoint=weights.checkpoint.load_all())
@@ -86,9 +86,9 @@ def read_pair(training: Training, stem: Path) -> Checkpoint:
     entries = structured_state(optimizer, {name: key for key, name in names.items()})
     with_state = {key.rpartition(" ")[0] for key in entries}
     log.warning(
-        "%s: no manifest lists these files, so nothing says whether they are whole, of one moment "
-        "and of the same data and settings; taken as the end of epoch %d, with the optimizer and "
-        "the schedule of %s; the order of the data and all random numbers are those of this run",
+        "%s: no manifest lists these files, so it is unknown whether they are intact, belong "
+        "together, and match the data and the settings; taken as the end of epoch %d, with the "
+        "optimizer and schedule of %s, and with this run's order of the data and random numbers",
         stem,
         epochs,
         OPTIMIZER,
@@ -111,7 +111,7 @@ def read_pair(training: Training, stem: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def pair_explained(training: Training, checkpoint: Checkpoint) -> Iterator[None]:
-    """Make an error in loading a pair say what was expected of its optimizer."""
+    """Rewrite an error in loading a pair so that it says which optimizer was expected."""
     try:
         yield
     except CheckpointError as error:

@@ -18,7 +18,8 @@ class Plan:
     """The length of a run.
 
     steps: optimizer steps in all epochs, at most `Loading(max_steps=...)`.
-    steps_per_epoch: in one, where `accumulate` batches are one step, whatever the processes.
+    steps_per_epoch: optimizer steps in one epoch, for any number of processes; `accumulate` batches
+        are one step.
     epochs: as passed to `fit`.
     """
 
@@ -28,10 +29,10 @@ class Plan:
 
 
 def build_optimizer(build: Callable[..., Any], parameters: list[Any], plan: Optional[Plan]) -> Any:
-    """Call a function of the parameters, and of the plan if it has a parameter for it.
+    """Call a function with the parameters, and with the plan if it has a parameter for it.
 
     That is one named `plan`, or else a second one without a default. plan: None if the data have no
-    length; a default then counts. Raises ConfigError if the function needs it.
+    length; the function then uses its default. Raises ConfigError if it has none.
     """
     takes = _plan_parameter(build)
     if not takes or (not plan and takes.default is not takes.empty):
@@ -64,7 +65,7 @@ def _plan_parameter(build: Callable[..., Any]) -> Optional[inspect.Parameter]:
 
 
 def check_schedule(schedule: Schedule, plan: Optional[Plan]) -> None:
-    """Warn of a schedule whose own length is not that of the run."""
+    """Warn of a schedule whose length is not that of the run."""
     if not plan or not (length := own_length(schedule.scheduler)):
         return
     name, *numbers = length
@@ -72,6 +73,6 @@ def check_schedule(schedule: Schedule, plan: Optional[Plan]) -> None:
     if min(abs(number - steps) for number in numbers) > 1:
         log.warning(
             f"{name} of the schedule is {numbers[0]:,}; this run takes {steps:,} {unit}, after "
-            "each of which the schedule advances; to build it for the run, give the optimizer's "
+            "each of which the schedule advances; to fit it to the run, give the optimizer's "
             f"function a parameter plan, and use plan.{unit}"
         )

@@ -31,8 +31,8 @@ from paddle_mnist.training.resume import load_start
 log = logging.getLogger("paddle_mnist")
 
 SMOOTHING = 0.9  # of the losses: the weight of the earlier ones
-LEAST = 10  # steps of a test that says anything
-# Arguments of `fit` for what it does around the steps.
+LEAST = 10  # steps of a useful test
+# Arguments of `fit` that do not affect the steps.
 UNUSED = ("callbacks", "fresh", "must_match", "override", "resume", "saving", "start_epoch")
 
 
@@ -61,20 +61,20 @@ def find_learning_rate(
     figure: Union[str, Path, None] = None,
     **arguments: Any,
 ) -> RangeTest:
-    """Train some steps with a rising learning rate, to see with which rates the loss falls.
+    """Train some steps with a rising learning rate, to find rates at which the loss falls.
 
-    Everything is then restored: weights, optimizer, data and generators. `is_rehearsal()` is true
-    meanwhile. The schedule of the optimizer is not used.
+    Afterwards, restores everything: weights, optimizer, data and generators. During the test,
+    `is_rehearsal()` is true. Does not use the schedule of the optimizer.
 
     model, train, arguments: those of `fit`; epochs and output may be missing, and callbacks are not
         called.
     lowest, highest: the first and the last rate; it rises by the same factor in each step.
-    steps: how many. The test ends before, once the smoothed loss exceeds the first one by half, or
-        a loss is not finite.
+    steps: the number of steps. The test ends earlier if the smoothed loss exceeds the first one by
+        half, or a loss is not finite.
     figure: a path that ends in .png or .svg, to draw the losses there.
 
-    Raises ConfigError for impossible options, and if the loss diverges at once; and what `fit`
-    raises for its arguments.
+    Raises ConfigError for invalid options, and if the loss diverges at once; and the errors of
+    `fit` for its arguments.
     """
     path = Path(figure or "rates.png")
     if not (0 < lowest < highest < math.inf and steps >= LEAST and path.suffix[1:] in KINDS):
@@ -150,9 +150,9 @@ def _result(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
         raise ConfigError(
             f"the loss diverges at once: {', '.join(f'{loss:.4g}' for loss in losses[:, 0])} at "
             f"learning rates from {rates[0]:.3g} to {rates[len(losses) - 1]:.3g}; expected a lower "
-            "`lowest`, or inputs and a loss of usual size"
+            "`lowest`, or inputs and a loss of the usual size"
         )
-    losses = losses[np.isfinite(losses[:, 0])]  # without the last, perhaps
+    losses = losses[np.isfinite(losses[:, 0])]  # only the last may not be finite
     rates, smoothed = rates[: len(losses)], _smoothed(losses)
     end = int(smoothed.argmin())
     slopes = np.gradient(smoothed)[LEAST : end + 1]  # the first means are of few losses

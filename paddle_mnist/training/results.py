@@ -55,7 +55,7 @@ def finished_result(training: Training) -> Optional[FitResult]:
     values = run.read_result()
     if values.get("steps") != state.step or not run.weights.is_file():
         return None
-    # With other values, a callback may no longer ask to stop there.
+    # With an override, a callback may no longer ask to stop there.
     is_early = values.get("stopped") == EARLY and not training.arguments.override
     if not training.is_over(state) and not is_early:
         return None

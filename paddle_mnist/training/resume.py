@@ -1,4 +1,4 @@
-"""Bring a training to where it continues: find a checkpoint, compare it, and load it.
+"""Resume or start a run: find a checkpoint, compare it, and load it.
 
 `resume_or_start` reads from top to bottom; the functions that it calls follow.
 """
@@ -42,18 +42,18 @@ log = logging.getLogger("paddle_mnist")
 
 
 def resume_or_start(training: Training) -> Optional[FitResult]:
-    """Bring a training to where its newest checkpoint left it, or to the beginning of a new run.
+    """Restore a run from its newest checkpoint, or prepare the start of a new run.
 
     Callbacks are called before a checkpoint is loaded, so that weights that they set, such as
     pretrained ones, do not replace trained ones.
 
-    Returns the result of a run that is finished, whose final weights the model then has; else None.
+    Returns None, or if the run is finished, its result, and loads its final weights into the model.
     Raises in every process: ConfigError, with a diff, if the configuration or the data has changed
-    such that the result would, too; CheckpointError if there are checkpoints but none is intact, or
-    if it does not fit; DataError if processes differ.
+    in a way that affects the result; CheckpointError if there are checkpoints but none is intact,
+    or if it does not fit; DataError if processes differ.
     """
     world, run, start = training.world, training.run, training.arguments.start
-    # Loaded: the other processes may not share this disk. The mirror has a time limit of its own.
+    # Loaded: the other processes may not share this disk. The mirror has its own time limit.
     checkpoint = world.run_on_main(lambda: _find_checkpoint(training), has_time_limit=True)
     if run.mirror:
         run.mirror.request_upload()  # it may lack what this run has
@@ -96,8 +96,8 @@ def load_training(
     """Load a checkpoint into everything that training changes.
 
     schedule: whether to load the learning-rate schedule, too; otherwise it stays as it is.
-    is_own: whether the checkpoint is of the same run; of another run's extra state, only the part
-        that belongs to the optimizer is loaded. left_out: values of the extra state not to load.
+    is_own: whether the checkpoint belongs to the same run; from another run's extra state, only the
+        part that belongs to the optimizer is loaded. left_out: values of the extra state to skip.
 
     Raises CheckpointError unless everything matches exactly. Do not use the objects after that,
     since some may have been loaded.
@@ -154,8 +154,8 @@ def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
             checkpoint = find_checkpoint(resume, run).load_all()
             if training.arguments.start_epoch is not None:
                 raise ConfigError(
-                    f"start_epoch is given, but the manifest of {checkpoint.path} says after which "
-                    "epoch it was saved; expected a .pdparams and .pdopt without a manifest"
+                    f"start_epoch is given, but the manifest of {checkpoint.path} names its epoch; "
+                    "expected a .pdparams and .pdopt without a manifest"
                 )
     if checkpoint:
         check_config_unchanged(training, checkpoint, _changed_arrays(training, checkpoint))
@@ -163,19 +163,19 @@ def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
 
 
 def _changed_arrays(training: Training, checkpoint: Checkpoint) -> set[str]:
-    """Return the names of the program's arrays that steps have changed, or may have."""
+    """Return the names of the program's arrays that steps have changed, or may have changed."""
     return training.extra.changed_arrays(read_extra(checkpoint, training.extra))
 
 
 def _fetch_newest(training: Training) -> Optional[Checkpoint]:
-    """Return the newest checkpoint of the run, loaded, or of its mirror if that is newer.
+    """Return the newest checkpoint, loaded, of the run or of its mirror.
 
-    Raises ConfigError if the mirror holds another run, or one of another configuration;
-    CheckpointError if the mirror cannot be reached and the run is not on this machine, or if
-    nothing in the mirror is intact.
+    Raises ConfigError if the mirror holds another run or another configuration; CheckpointError if
+    the mirror cannot be reached and the run is not on this machine, or if nothing in the mirror is
+    intact.
     """
     run, mirror = training.run, training.run.mirror
-    assert mirror  # else the caller asks the run alone
+    assert mirror  # otherwise the caller only asks the run
     local = None
     try:
         local = run.checkpoints.load_newest()
@@ -188,8 +188,8 @@ def _fetch_newest(training: Training) -> Optional[Checkpoint]:
     except UnreachableError as error:
         if not local:
             raise CheckpointError(
-                f"{error}, since the run is not on this machine and may be there, or train without "
-                "the mirror"
+                f"{error}, since the run is not on this machine and may be in the mirror; or train "
+                "without the mirror"
             ) from None
         log.warning("mirror: %s; resuming from this machine's checkpoints", error)
         return local
@@ -218,7 +218,7 @@ def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> No
     try:
         requested = find_checkpoint(resume, run)
     except CheckpointError as error:  # perhaps another run's, which is no longer needed
-        log.info("%s; the run resumes from a checkpoint of its own", error)
+        log.info("%s; the run resumes from its own checkpoint", error)
         return
     if run.owns(requested) and requested.step < newest.step:
         raise ConfigError(
@@ -228,7 +228,7 @@ def _require_not_older(run: RunDirectory, newest: Checkpoint, resume: str) -> No
 
 
 def _check_nothing_is_lost(run: RunDirectory) -> None:
-    """Raise CheckpointError if the run has no checkpoint, but must have had one."""
+    """Raise CheckpointError if the run has lost its checkpoints."""
     folder = run.checkpoints.folder
     if run.config.exists() and folder.is_symlink() and not folder.exists():
         raise CheckpointError(
@@ -248,18 +248,18 @@ def _check_nothing_is_lost(run: RunDirectory) -> None:
 
 
 def _load_result(training: Training, checkpoint: Checkpoint, result: FitResult) -> None:
-    """Give the caller's model and other objects the values that they had at the end of the run."""
+    """Restore the caller's model and other objects to the end of the run."""
     model, run, extra = training.model, training.run, training.extra
     training.world.run_on_main(lambda: load_weights(model, final_values(run), result.weights))
     training.world.broadcast(model.state_dict().values())
     try:
         extra.load_result(read_extra(checkpoint, extra))
     except CheckpointError as error:  # the program has changed, but the result is still valid
-        log.warning("objects other than the model are not as at the end of the run: %s", error)
+        log.warning("could not restore objects other than the model: %s", error)
 
 
 def load_start(training: Training, start: StartFrom) -> Manifest:
-    """Load the weights that another run has trained; return its manifest, {} if it has none.
+    """Load the weights of another run; return its manifest, {} if it has none.
 
     The main process reads and broadcasts them. Raises CheckpointError if they are missing or do not
     fit.
@@ -316,6 +316,6 @@ def _begin_files(training: Training) -> None:
     run.write_config(training.config)
     if checkpoint and checkpoint.manifest.get("seeding") != SEEDING:
         log.warning(
-            "the run began with a version that seeds random numbers of samples differently; if "
-            "samples draw any, such as random augmentation, they draw other numbers from here on"
+            "the run began with a version that seeds the random numbers of samples differently; "
+            "random augmentation, for example, draws other numbers from here on"
         )

@@ -23,8 +23,8 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
 
     data: the objects that belong to the data, by name. what: the batch, for messages.
 
-    Raises ConfigError if they differ, except for a function that yields batches, such as those of a
-    stream, for which a warning is logged.
+    If they differ, raises ConfigError; for a function that yields batches, such as those of a
+    stream, logs a warning.
     """
     what_differs = functools.partial(_what_differs, loader, data)
     # In a worker, because workers that are forked later must not share files that it opens.
@@ -34,7 +34,7 @@ def check_samples(loader: Loader, data: Mapping[str, Any], what: str) -> bool:
     if differs and not draws and loader.is_function:
         log.warning(
             "%s, as with a stream, so a resumed run trains on other samples than an uninterrupted "
-            "one; the resume is not rehearsed",
+            "run; the resume is not rehearsed",
             differs,
         )
     elif differs:

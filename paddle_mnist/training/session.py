@@ -156,20 +156,20 @@ def load_final_weights(training: Training) -> str:
 def _load_best(training: Training) -> Checkpoint:
     """Load the best checkpoint into the model, and write its weights as the final ones.
 
-    If the best one could not be saved, it is the best of the others.
+    If the best one could not be saved, uses the best of the others.
     """
     run, state, best = training.run, training.state, training.run.checkpoints.best()
     if not state.best:
         raise CheckpointError(
-            f"{run.path}: the run ends with its best checkpoint, but no evaluation gave a value of "
+            f"{run.path}: the run ends with its best checkpoint, but no evaluation has computed "
             f"{state.monitor}; evaluate before training stops"
         )
     step = state.best[0]
     not_saved = run.checkpoints.all()[-1].manifest.get("not_saved", ()) if best else ()
     if not best or step not in (best.step, *not_saved):
         raise CheckpointError(
-            f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "
-            f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
+            f"{run.checkpoints.folder}: the best checkpoint is missing; expected that of step "
+            f"{state.best[0]}, {state.monitor} {state.best[1]}; put it back, or evaluate another"
         )
     load_weights(training.model, best.load(PARAMS), best.path)
     run.weights_file = write_weights(run.weights, training.model.state_dict())

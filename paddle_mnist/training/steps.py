@@ -59,7 +59,7 @@ class SupervisedStep:
     with the outputs: it returns (mean loss [], outputs), or None to be called as other nets are.
     The graph of the loss ends at the net's parameters; the outputs do not need one.
 
-    inputs: (attribute) how many the model takes, once it has computed a batch.
+    inputs: (attribute) the number of the model's inputs, once it has computed a batch.
     """
 
     inputs: Optional[int] = None
@@ -83,7 +83,7 @@ class SupervisedStep:
         self.is_cross_entropy = isinstance(loss, CrossEntropy) or is_cross_entropy(loss)
         self.has_known_mean = self.is_cross_entropy or self.is_elementwise
         self._warned_of_shapes = False
-        self._undefined: set[str] = set()  # metrics, of which a line says so
+        self._undefined: set[str] = set()  # metrics, once logged as undefined
         self.metrics = metrics or {}
         self.autocast = autocast
 
@@ -120,13 +120,13 @@ class SupervisedStep:
                 values[name] = value
             elif name not in self._undefined:
                 self._undefined.add(name)
-                log.info("the metric %r is None for a batch, which does not count for it", name)
+                log.info("the metric %r is None for a batch; such batches do not count", name)
         return values
 
     def _check_shapes(self, outputs: Any, labels: Any) -> None:
         """Raise for shapes that an elementwise loss would broadcast; warn for other losses.
 
-        Raises ConfigError if the loss is Paddle's and these are no tensors.
+        Raises ConfigError if the loss is Paddle's and these are not tensors.
         """
         if not isinstance(outputs, paddle.Tensor) or not isinstance(labels, paddle.Tensor):
             if getattr(self.loss, "__module__", "").startswith("paddle.nn."):
@@ -196,14 +196,14 @@ def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Optional[Mean]:
 
 
 def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutputs:
-    """Run a step on a batch, and check and convert what it returns. samples: in the batch."""
+    """Run a step on a batch; check and convert its values. samples: their number in the batch."""
     return step_outputs(step(model, batch), samples)
 
 
 def step_outputs(values: Any, samples: int) -> StepOutputs:
-    """Check and convert the values that a step returned. samples: in its batch.
+    """Check and convert the values that a step returned. samples: their number in its batch.
 
-    Raises ConfigError unless that is a mapping with a "loss" of one element, or a `Mean` of one,
+    Raises ConfigError unless they are a mapping with a "loss" of one element, or a `Mean` of one,
     and numbers.
     """
     if not isinstance(values, Mapping) or "loss" not in values:
@@ -251,7 +251,7 @@ def check_task(
             kind = value.__name__
             raise ConfigError(f"{name} is the class {kind}; expected an instance, {kind}()")
     if step and metrics:
-        raise ConfigError("metrics belong to loss; a step returns its own beside the loss")
+        raise ConfigError("metrics go with loss; a step returns its own metrics with its loss")
     if loss and reduction_of(loss) == "sum":
         raise ConfigError(
             'the loss has reduction="sum", so that its gradients grow with the batch; expected '

@@ -1,4 +1,4 @@
-"""A callback that writes metrics for TensorBoard, as one curve however often a run was stopped."""
+"""A callback that writes metrics for TensorBoard, as one curve even if a run was interrupted."""
 
 import contextlib
 import logging
@@ -19,8 +19,8 @@ log = logging.getLogger("paddle_mnist")
 class TensorBoard(Callback):
     """Writes the metrics for TensorBoard; needs the extra `tensorboard`.
 
-    Each split has a folder, so that they share charts: "valid/loss" is "loss" in `valid/`. Where a
-    run resumes, a new file hides the points of the older ones from the checkpoint on.
+    Each split has a folder, so that they share charts: "valid/loss" is "loss" in `valid/`. When a
+    run resumes, a new file hides the points of older files from the checkpoint on.
 
     folder: by default `tensorboard` in the run directory.
     """
@@ -51,11 +51,11 @@ class TensorBoard(Callback):
                 make_folder(folder / split)
                 older = matching(folder / split, "events.out.tfevents.*")
                 continued |= {split} if older else set()
-                # The names begin with the second.
+                # The names begin with the time in seconds.
                 file = EventsWriter(str(folder / split / "events"), f".{len(older):04}")
                 self._files[split] = file
                 self._write(split, step=step, session_log=SessionLog(status=SessionLog.START))
-            # The history ends where the run resumes; older files have what is before that step.
+            # The history ends where the run resumes; older files have the points before.
             for _, row in read_jsonl(training.run.metrics):
                 if row and row["value"] is not None:
                     split, name = chart_of(row["tag"], self._files)

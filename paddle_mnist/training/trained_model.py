@@ -110,7 +110,7 @@ def evaluate_run(
     loss, metrics, step, collate_fn, num_workers, amp: see `fit`. A loss that is a layer
     gets the parameters that the run has trained. batch_size: by default the run's.
 
-    With the same arguments as the call of `fit`, it returns the same numbers, to the last bit.
+    With the same arguments as the call to `fit`, it returns the same numbers, to the last bit.
     Computes on Paddle's current device. Raises ConfigError, DataError, CheckpointError, and
     DivergedError if the loss is not finite.
     """
@@ -134,8 +134,8 @@ def _load_loss(loss: nn.Layer, weights: SavedWeights) -> None:
         load_weights(loss, named[LOSS], weights.path)
     else:
         log.warning(
-            "%s: no checkpoint with the parameters of the loss, a %s; it is evaluated with its "
-            "current ones",
+            "%s: no checkpoint with the parameters of the loss, a %s; evaluating with its current "
+            "ones",
             weights.path,
             type(loss).__name__,
         )

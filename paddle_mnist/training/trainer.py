@@ -97,7 +97,7 @@ class Trainer:
         if not self._has_begun:
             self._begin(loader, epoch)
         self._update_loop()
-        self._loop.train_epoch(loader, int(epoch))  # which may be NumPy's
+        self._loop.train_epoch(loader, int(epoch))  # it may be a NumPy integer
 
     def train_step(self, data: Iterable[Any]) -> paddle.Tensor:
         """Train a single step, outside any epoch, and return its mean loss [].

@@ -1,4 +1,4 @@
-"""A callback that freezes layers at the beginning of a training, and unfreezes them later."""
+"""A callback that freezes layers at the beginning of training, and unfreezes them later."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ NORMS = (nn.layer.norm._BatchNormBase, nn.BatchNorm)
 
 @dataclass(eq=False)
 class Unfreeze(Callback, Options):
-    """Freezes parts of the model in the first epochs of a training.
+    """Freezes parts of the model in the first epochs of a run.
 
-    epochs: in how many, by the name of a layer or parameter; of several names that apply, such as
-        "backbone" and "backbone.layer4", the longest counts.
+    epochs: the number of epochs, by the name of a layer or parameter; if several names apply, such
+        as "backbone" and "backbone.layer4", the longest counts.
 
-    Frozen parameters get no gradient, and the optimizer leaves them alone. Frozen BatchNorm is in
+    Frozen parameters get no gradient, and the optimizer skips them. Frozen BatchNorm is in
     evaluation mode: it uses its running statistics, and does not change them. Which parts are
-    frozen follows from the epoch alone, so that it is the same after any resume.
+    frozen depends on the epoch alone, so it is the same after any resume.
     """
 
     heading = "training"
@@ -40,7 +40,7 @@ class Unfreeze(Callback, Options):
             if name not in names:
                 raise ConfigError(unknown_name("Unfreeze", name, names))
         self._layers = {name: layer for name, layer in named.items() if isinstance(layer, NORMS)}
-        # Not what is frozen anyway, such as the running statistics of BatchNorm.
+        # Without those that are always frozen, such as the running statistics of BatchNorm.
         self._trained = {name: p for name, p in parameters.items() if not p.stop_gradient}
         if all(map(self._frozen_epochs, self._trained)):
             raise ConfigError(
@@ -60,7 +60,7 @@ class Unfreeze(Callback, Options):
                 layer.eval()
 
     def after_epoch(self, view: View) -> None:
-        self._end_evaluation_mode()  # as the next epoch begins; else `fit` would warn of it
+        self._end_evaluation_mode()  # before the next epoch, where `fit` would warn of it
 
     def close(self) -> None:
         self._end_evaluation_mode()  # training may end inside a frozen epoch

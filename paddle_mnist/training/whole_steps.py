@@ -1,4 +1,4 @@
-"""Keep the training as it is between two whole steps, so that a step that fails can be undone."""
+"""Keep the state of training between two whole steps, so that a failing step can be undone."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -18,18 +18,18 @@ from paddle_mnist.nn.schedule import scheduler_of
 from paddle_mnist.system.arrays import ArrayCopies
 from paddle_mnist.train_state import RunningSums, TrainState
 
-# Bytes of weights and optimizers, with their state, that are copied in each step. More would take a
+# The most bytes of weights and optimizer state to copy in each step. Copying more would take a
 # noticeable share of the step.
 MOST_BYTES = 2**20
 
 
 class LastWholeStep:
-    """The training as it was after its last whole step, evaluation or end of an epoch.
+    """The state of training after the last whole step, evaluation or end of an epoch.
 
-    A checkpoint holds the training between two whole steps. If anything raises inside one, `undo`
-    puts back what it may have changed, from copies: of buffers, and of weights, optimizers and
-    other state as far as they are small (`MOST_BYTES`, `extra_state.MOST_KEPT`). A step on larger
-    ones cannot be undone; an evaluation can, unless the net or the step may train something in it.
+    A checkpoint holds the state between two whole steps. If a step raises, `undo` restores what it
+    may have changed from copies: of buffers, and of weights, optimizers and other state if they are
+    small (`MOST_BYTES`, `extra_state.MOST_KEPT`). A step with larger ones cannot be undone; an
+    evaluation can, unless the net or the step may train during it.
 
     buffers: those of the model, which `before_pass` does not copy. history: counts the lines of
     `metrics.jsonl`.
@@ -57,7 +57,7 @@ class LastWholeStep:
         self.mark_whole()
 
     def mark_whole(self) -> None:
-        """Keep the present state; call it once a step, an evaluation or an epoch is whole."""
+        """Keep the current state; call this at the end of a step, an evaluation or an epoch."""
         sums, pending, scheduled = self._state.running_sums, self._running.pending, []
         for scheduler in self._schedulers:
             scheduled += _with_attributes(scheduler)
@@ -71,11 +71,11 @@ class LastWholeStep:
             scheduled,
             self._extra.keep() if self._extra else None,
         )
-        # At once: until then, an error undoes the step that is ending.
+        # In one statement: until then, an error undoes the step that is ending.
         self._is_inside, self._kept = False, kept
 
     def before_pass(self, trains: bool) -> None:
-        """Keep what may change; call it before a step (trains), an evaluation or an epoch's end."""
+        """Keep what may change; call this before a step (trains), an evaluation or an epoch end."""
         # An optimizer creates its state in its first step with a gradient.
         count = 0
         for optimizer in self._optimizers:
@@ -87,17 +87,17 @@ class LastWholeStep:
         if self._copies:
             self._copies.renew()
         self._needs_tensors = trains or (not self._copies and self._may_evaluations_train())
-        self._is_inside = True  # last: copies that are made in part are never put back
+        self._is_inside = True  # last: incomplete copies are never restored
 
     def undo(self) -> Optional[str]:
-        """Put the last whole step back; return why that is impossible, or None."""
+        """Restore the last whole step; return why that is impossible, or None."""
         try:
             return "; ".join(self._undo()) or None
         except Exception as error:  # whatever the caller's objects raise
             return summary(error)
 
     def _undo(self) -> Iterator[str]:
-        """Put the last whole step back; yield what prevents it."""
+        """Restore the last whole step; yield the reasons if that is impossible."""
         progress, (pending, count), num_lines, scheduled, put_back_extra = self._kept
         vars(self._state).update(progress)
         self._running.pending = pending[:count]
@@ -132,7 +132,7 @@ class LastWholeStep:
         return has_frozen or bool(self._extra and self._extra.is_trained_by_steps)
 
     def _find_tensors(self) -> None:
-        """Find the tensors to copy, which takes longer than to copy few."""
+        """Find the tensors to copy, which takes longer than copying a few."""
         self._tensors = self._all_tensors()
         statistics = set(map(id, self._buffers.statistics))  # which are copied with the buffers
         distinct = {
@@ -144,7 +144,7 @@ class LastWholeStep:
         self._copies = ArrayCopies(distinct.values()) if size <= MOST_BYTES else None
 
     def _all_tensors(self) -> list[paddle.Tensor]:
-        """Return the weights, their average, and what optimizers keep."""
+        """Return the weights, their average, and the state of optimizers."""
         tensors = [*self._model.state_dict().values()]
         if self._average is not NO_AVERAGE:
             tensors += self._average.weights(self._model).values()

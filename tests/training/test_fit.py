@@ -169,13 +169,13 @@ REFUSED = {
         "metrics['acc'] is the class Accuracy; expected an instance, Accuracy()",
     ),
     "metrics: Auc": ({"metrics": {"auc": paddle.metric.Auc()}}, "expected probabilities [N, 2]"),
-    "metrics: with a step": ({"step": step, "loss": None}, "metrics belong to loss"),
+    "metrics: with a step": ({"step": step, "loss": None}, "metrics go with loss"),
     "seed": ({"seed": 2**40}, "expected int <= 4294967295"),
     "resume": ({"resume": True}, "resume is True; expected 'auto', 'off' or a path"),
     "override": ({"override": "batchsize"}, "did you mean 'batch_size'?"),
     "must_match": ({"must_match": {"crop": object()}}, "cannot be compared"),
     "must_match: fit's": ({"must_match": {"ema": 1}}, "must_match names ema"),
-    "callbacks: a class": ({"callbacks": [Callback]}, "callbacks holds the class Callback"),
+    "callbacks: a class": ({"callbacks": [Callback]}, "callbacks contains the class Callback"),
     "callbacks": ({"callbacks": [paddle.callbacks.EarlyStopping()]}, "a EarlyStopping"),
     "saving": ({"saving": Loading()}, "expected a paddle_mnist.Saving"),
     "mode": ({"mode": "max"}, "mode is 'max' without monitor"),
@@ -620,4 +620,4 @@ def test_fit_repeated_no_longer_needs_the_checkpoint_that_resume_names(tmp_path,
         train(ROW, tmp_path / "run", callbacks=[StopsAt(8, stop)], **options)
     shutil.rmtree(tmp_path / "source")
     assert bits(train(ROW, tmp_path / "run", **options)) == bits(unbroken)
-    assert any("the run resumes from a checkpoint of its own" in line for line in lines())
+    assert any("the run resumes from its own checkpoint" in line for line in lines())

@@ -226,7 +226,7 @@ WARNINGS = {
     "half of the first batch": (words(own_step, lambda index: index % 6 < 3), "it is not the mean"),
     "none of the first batch": (
         words(own_step, lambda index: index < 6, accumulate=2),
-        "does not show what it is a mean over",
+        "which hides what it averages over",
     ),
     "shapes that it broadcasts": (numbers(squared, ()), "outputs are [6, 1] and the labels [6]"),
     "whole batches": (words(whole_step, lambda index: False), None),

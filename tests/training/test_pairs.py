@@ -146,7 +146,7 @@ def test_start_epoch_is_only_for_a_pair(tmp_path):
         continue_from("auto", tmp_path / "run", start_epoch=1)
     save_pair(tmp_path / "mnist_epoch0")
     run = continue_from(tmp_path / "mnist_epoch0", tmp_path / "run")
-    with pytest.raises(ConfigError, match="says after which epoch it was saved"):
+    with pytest.raises(ConfigError, match="names its epoch"):
         continue_from(run.checkpoint, tmp_path / "other", start_epoch=1)
 
 
