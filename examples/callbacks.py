@@ -29,7 +29,7 @@ class Digits(paddle.io.Dataset):
 
 
 class Net(paddle.nn.Layer):
-    """Two layers. is_frozen: (attribute) whether the statistics of its BatchNorm stay."""
+    """Two layers. is_frozen: (attribute) whether the statistics of its BatchNorm are frozen."""
 
     is_frozen = False
 
@@ -86,7 +86,7 @@ class FreezeStatistics(Callback):
 
 
 class Swa(Callback):
-    """Averages the weights at the ends of the epochs from one on, and writes the average."""
+    """Averages the weights at the end of each epoch from `epoch` on, and writes the average."""
 
     def __init__(self, epoch):
         self.epoch, self.count, self.mean = epoch, 0, {}

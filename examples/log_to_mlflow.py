@@ -21,7 +21,7 @@ class MLflow(Callback):
             self.run_id = run.info.run_id
             if is_new:
                 mlflow.log_params(training.hyperparameters)
-            # What it has of steps since the checkpoint, which are trained again.
+            # MLflow's points include those since the checkpoint, whose steps are trained again.
             history = mlflow.MlflowClient().get_metric_history
             points = (point for tag in run.data.metrics for point in history(self.run_id, tag))
             self.logged = {(point.step, point.key) for point in points}

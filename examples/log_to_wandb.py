@@ -17,7 +17,7 @@ class WandB(Callback):
     run_id, logged = None, frozenset()
 
     def before_training(self, training):
-        self.logged = set()  # what was logged is in the history, which a resume then cuts
+        self.logged = set()  # read from the history, before a resume cuts it
         if training.run.metrics.exists():
             for line in training.run.metrics.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # a line may be torn

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 
 class AucOfLogits(paddle.metric.Auc):
-    """Paddle's approximation, of logits: it takes probabilities."""
+    """Paddle's approximate AUC, which takes probabilities, from logits."""
 
     def compute(self, logits, labels):
         return F.softmax(logits), labels

@@ -3,7 +3,7 @@
     python -m paddle.distributed.launch --server_num 2 --trainer_num 2 examples/parameter_servers.py
 
 Servers hold the weights; trainers compute gradients, send them and fetch the weights. Paddle's own
-way through this does not work for nets without sparse tables: see docs/en/parameter-servers.md.
+procedure does not work for nets without sparse tables: see docs/en/parameter-servers.md.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main():
     loss = paddle.nn.functional.cross_entropy(model.logits(images), labels) * weight
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
-    # SGD: the servers' Adam is another one, and only SGD resumes exactly from what they save.
+    # SGD: the servers' Adam is not Adam, and only SGD resumes exactly from what they save.
     optimizer = paddle.optimizer.SGD(options.learning_rate)
     fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     if fleet.is_server():
@@ -124,7 +124,7 @@ class ServerTrainer:
         fleet.stop_worker()
 
     def start_communicator(self):
-        """Return what sends gradients: 2.6.2 makes it only where a table is sparse."""
+        """Return the communicator that sends gradients: 2.6.2 makes it only for sparse tables."""
         for operator in static.default_main_program().global_block().ops:
             if operator.type == "send":
                 operator._set_attr("is_sparse", 1)  # or dense gradients are not sent
@@ -165,7 +165,7 @@ class ServerTrainer:
     def step(self, batch):
         """Send the gradient of this trainer's share of a batch to the servers, which add it up."""
         share = batch[self.rank :: self.size]
-        # Together the gradients of a step are their mean. An asynchronous step is a trainer's own.
+        # Added up, the gradients of a step are their mean. An asynchronous step is a trainer's own.
         weight = len(share) / len(batch) * (1 if self.options.sync else self.size)
         images, labels = self.data["train"].batch(share if len(share) else batch[:1])
         feed = {"images": images, "labels": labels, "weight": np.array([weight], np.float32)}
@@ -179,7 +179,7 @@ class ServerTrainer:
         fleet.util.barrier()
 
     def pull(self):
-        """Fetch the servers' weights. Paddle does so only where a table is sparse."""
+        """Fetch the servers' weights. Paddle does so only for sparse tables."""
         for table, names in self.names_by_table.items():
             self.runtime._worker.pull_dense_params(static.global_scope(), table, names)
 
@@ -192,7 +192,7 @@ class ServerTrainer:
 
     def save(self, output):
         """Have the servers save; trainer 0 also writes the weights for use elsewhere."""
-        # Every trainer calls it: it waits for all of them, though trainer 0 alone asks the servers.
+        # Every trainer calls it: it waits for all of them, though only trainer 0 asks the servers.
         fleet.save_persistables(self.executor, str(output / "persistables"))
         if self.rank == 0:
             with paddle.base.dygraph.guard():

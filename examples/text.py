@@ -13,7 +13,7 @@ BATCH, MOST_WORDS = 32, 32
 
 
 class Reviews(paddle.io.Dataset):
-    """Sentences with a good word or a bad one, which "not" before it turns into its opposite.
+    """Sentences with a good word or a bad one, which a "not" before it turns into its opposite.
 
     Most are short, a few are long; what is beyond `most_words` is cut off.
     """
