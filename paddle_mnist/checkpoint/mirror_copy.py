@@ -17,17 +17,13 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.manifest import (
-    Checkpoint,
-    parse_manifest,
-    read_manifest,
-)
-from paddle_mnist.checkpoint.mirror import PROGRESS, UnreachableError
+from paddle_mnist.checkpoint.manifest import Checkpoint, parse_manifest, read_manifest
+from paddle_mnist.checkpoint.mirror import PROGRESS, Answer, Message, UnreachableError
 from paddle_mnist.checkpoint.run import MIRROR_LOCK, RunDirectory
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import (
@@ -41,11 +37,7 @@ from paddle_mnist.errors import (
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import PART, make_folder, sync_folder, warn_once, write_atomically
 from paddle_mnist.system.lock import locked
-from paddle_mnist.system.regular_files import (
-    UnusableFileError,
-    open_own,
-    read_bytes,
-)
+from paddle_mnist.system.regular_files import UnusableFileError, open_own, read_bytes
 from paddle_mnist.system.remote import Failure, RemoteFolder, failure
 
 log = logging.getLogger("paddle_mnist")
@@ -59,6 +51,19 @@ MOST_BYTES = 2**32  # of the metrics, the log or a manifest
 _by_step = operator.attrgetter("sort_key")
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What the folder `checkpoints` of a copy holds.
+
+    manifests: by their names and sizes. damaged: the names of checkpoints whose manifests cannot be
+        read. files: all names.
+    """
+
+    manifests: dict[tuple[str, int], Checkpoint]
+    damaged: set[str]
+    files: set[str]
+
+
 class MirrorCopy:
     """The copy of a run under a URL.
 
@@ -69,10 +74,8 @@ class MirrorCopy:
         self.remote = RemoteFolder(url)
         self.run = RunDirectory(run, name)
         self.saving = saving
-        self._manifests: dict[tuple[str, int], Checkpoint] = {}  # those read, by name and size
-        self._damaged: set[str] = set()  # the names of checkpoints whose manifests cannot be read
-        self._files: set[str] = set()  # all names in `checkpoints`
-        self._is_marked = False
+        self._listing = Listing({}, set(), set())  # the newest one
+        self._is_marked = False  # as far as this process knows
         self._skipped: set[str] = set()  # the checksums of damaged checkpoints of the run
         self._written: dict[str, str] = {}  # the SHA-256 of the small files, by name
 
@@ -83,9 +86,8 @@ class MirrorCopy:
         have uploaded one of the same name and size. Logs damaged ones.
         """
         self._require_mark()
-        sizes = self.remote.sizes(CHECKPOINTS)
-        known, self._manifests = self._manifests, {}
-        self._damaged, self._files = set(), {*sizes}
+        sizes, known = self.remote.sizes(CHECKPOINTS), self._listing.manifests
+        self._listing = listing = Listing({}, set(), {*sizes})
         newest = max(known.values(), key=_by_step, default=None)
         for name, size in sizes.items():
             if not (OWN_NAME.fullmatch(name) and name.endswith(".json")) or name.startswith("."):
@@ -95,13 +97,13 @@ class MirrorCopy:
                 if checkpoint is None or checkpoint is newest:
                     data = self.remote.read(f"{CHECKPOINTS}/{name}", MOST_BYTES)
                     checkpoint = parse_manifest(self.run.checkpoints.folder / name, data)
-                self._manifests[name, size] = checkpoint
+                listing.manifests[name, size] = checkpoint
             except CheckpointError as error:
-                self._damaged.add(Path(name).stem)
+                listing.damaged.add(Path(name).stem)
                 self._warn_of_damage(name, error)
             except FileNotFoundError:  # another process has deleted it
-                self._files.remove(name)
-        return sorted(self._manifests.values(), key=_by_step)
+                listing.files.remove(name)
+        return sorted(listing.manifests.values(), key=_by_step)
 
     def _warn_of_damage(self, name: str, reason: object) -> None:
         where = f"{self.remote.url}/{CHECKPOINTS}/{name}"
@@ -144,7 +146,7 @@ class MirrorCopy:
                     if not best.path.exists():
                         self._download(best)
                 return True
-        if not newer_than and (copies or self._damaged):
+        if not newer_than and (copies or self._listing.damaged):
             raise CheckpointError(
                 f"{self.remote.url}: no valid checkpoint there, and none in {self.run.path}; put a "
                 "good one back, or choose another mirror to start over"
@@ -186,18 +188,14 @@ class MirrorCopy:
                     file.seek(0)
                     file.write(earlier + now)
 
-    def require_empty(self) -> bool:
-        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own.
-
-        Returns True, since None is no answer yet.
-        """
+    def require_empty(self) -> None:
+        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own."""
         self._require_mark()
         if names := sorted(self.remote.sizes(CHECKPOINTS)):
             raise ConfigError(
                 f"fresh is set, but {self.remote.url} holds {listed(names, most=3)}; delete that "
                 "copy, or choose another mirror"
             )
-        return True
 
     # During training
 
@@ -270,9 +268,9 @@ class MirrorCopy:
         names = self.saving.kept(copies)
         kept = [copy for copy in copies if copy.name in names]
         kept_files = {name for copy in kept for name in (copy.path.name, *copy.manifest["files"])}
-        for name in sorted(self._files - kept_files, key=_manifests_first):
+        for name in sorted(self._listing.files - kept_files, key=_manifests_first):
             own = OWN_NAME.fullmatch(name)
-            if own and own[1] not in self._damaged:  # pruned, or left by a killed upload
+            if own and own[1] not in self._listing.damaged:  # pruned, or left by a killed upload
                 self.remote.remove(f"{CHECKPOINTS}/{name}")
 
     def _write_small_files(self, with_weights: bool = False) -> None:
@@ -369,11 +367,19 @@ def main() -> None:
                 connection.send(_answer(copy, *connection.recv()))
 
 
-def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Any:
-    """Return the value of a method, an error of this package, or a failure, to be repeated."""
-    is_upload = method == "push"  # repeated after any failure
+def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Message:
+    """Call a method, and return its value or what its error becomes in the training process:
+
+    error                           of push     of other methods
+    RunLockedError                  raised      raised
+    another one of this package     repeated    raised
+    ImportError                     repeated    raised as DeviceError
+    a permanent one of the driver   repeated    raised as UnreachableError
+    another one of the driver       repeated    repeated
+    """
+    is_upload = method == "push"
     try:
-        return getattr(copy, method)(*arguments)
+        return Answer(getattr(copy, method)(*arguments))
     except RunLockedError as error:
         return error
     except PaddleMnistError as error:  # such as a full disk
