@@ -21,7 +21,7 @@ import msgspec
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.errors import CheckpointError, listed
 from paddle_mnist.options import CountOrZero
-from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_to_read, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
 
 # Of the manifest: 5 where version 1.0, which reads 4, would not read the extra state rightly.
@@ -32,7 +32,7 @@ EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
-_PIECE = 2**20  # bytes that are read at once, to hash them
+_PIECE_BYTES = 2**20  # bytes that are read at once, to hash them
 
 
 class DamagedError(CheckpointError):
@@ -66,7 +66,7 @@ class HashedFile:
 
     def entry(self) -> FileEntry:
         """Read the file to its end, and return its entry in a manifest."""
-        while self.read(_PIECE):
+        while self.read(_PIECE_BYTES):
             pass
         return {"size": self._size, "sha256": self._sha256.hexdigest()}
 
@@ -313,7 +313,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """
     path = Path(path)
     try:
-        data = read_bytes(path, MOST_JSON)
+        data = read_bytes(path, MAX_JSON)
     except OSError as error:
         raise _read_error(path, error, "expected a manifest") from error
     return parse_manifest(path, data)

@@ -48,9 +48,9 @@ PROGRAM = (
 )
 PROGRESS = "progress"
 POLL_SECONDS = 0.05
-LONGEST_SILENCE = 60.0  # seconds in which a working download makes some progress
+MAX_SILENCE = 60.0  # seconds in which a working download makes some progress
 SHORT_WAIT = 30.0  # seconds to wait for a mirror without which training can start
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts
+FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0  # seconds between attempts
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Mirror:
             if not self._failure:
                 log.warning("mirror: %s: %s; trying again", self.url, message)
             self._failure, self._next_attempt = message, time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, MAX_PAUSE)
             return None
         if self._failure:
             log.info("mirror: %s answers again", self.url)
@@ -235,7 +235,7 @@ class Mirror:
         with signals.interruptible():
             while (answer := self._attempt(POLL_SECONDS)) is None:
                 heartbeat.beat()
-                if time.monotonic() > max(deadline, self._process.last_progress + LONGEST_SILENCE):
+                if time.monotonic() > max(deadline, self._process.last_progress + MAX_SILENCE):
                     self._state = _State.IDLE
                     self._process.close()  # else its answer might come to the next call
                     self._process.start()
@@ -272,12 +272,12 @@ class Mirror:
         if not self._has_begun:
             return True
         log.info("mirror: completing the copy at %s; a second signal ends this", self.url)
-        was_stopped, begin = signals.received() is not None, time.monotonic()
-        self._next_attempt = begin
+        was_stopped, started = signals.received() is not None, time.monotonic()
+        self._next_attempt = started
         self._request("push", True, self._newest_at_start)
         while self._state is not _State.IDLE:
-            waited = time.monotonic() - begin
-            if waited > self._timeout or signals.repeated(begin):
+            waited = time.monotonic() - started
+            if waited > self._timeout or signals.repeated(started):
                 log.warning(
                     "mirror: %s is not complete after %g seconds; run again to complete it",
                     self.url,
@@ -288,7 +288,7 @@ class Mirror:
             self.poll(POLL_SECONDS)
         else:
             log.info("mirror: the copy is complete")
-        if came := signals.repeated(begin) or (None if was_stopped else signals.received()):
+        if came := signals.repeated(started) or (None if was_stopped else signals.received()):
             raise StoppedError(came)
         return self._state is _State.IDLE
 

@@ -43,10 +43,10 @@ from paddle_mnist.system.remote import Failure, RemoteFolder, failure
 log = logging.getLogger("paddle_mnist")
 
 CHECKPOINTS = "checkpoints"
-MARK = ".copy"
+MARK_FILE = ".copy"
 # A file of a checkpoint, perhaps under its temporary name.
 OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+|_breakpoint|_new)*)\.(?:json|pd\w+)(?:\.part)?")
-MOST_BYTES = 2**32  # of the metrics, the log or a manifest
+MAX_BYTES = 2**32  # of the metrics, the log or a manifest
 
 _by_step = operator.attrgetter("sort_key")
 
@@ -95,7 +95,7 @@ class MirrorCopy:
             checkpoint = known.get((name, size))
             try:
                 if checkpoint is None or checkpoint is newest:
-                    data = self.remote.read(f"{CHECKPOINTS}/{name}", MOST_BYTES)
+                    data = self.remote.read(f"{CHECKPOINTS}/{name}", MAX_BYTES)
                     checkpoint = parse_manifest(self.run.checkpoints.folder / name, data)
                 listing.manifests[name, size] = checkpoint
             except CheckpointError as error:
@@ -116,14 +116,14 @@ class MirrorCopy:
         """
         if self._is_marked:
             return
-        found = self.remote.names() - {f".{MARK}{PART}"}
-        if found and MARK not in found:
+        found = self.remote.names() - {f".{MARK_FILE}{PART}"}
+        if found and MARK_FILE not in found:
             raise CheckpointError(
                 f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither "
                 "empty nor the mirror of a run; nothing is changed there; choose another mirror"
             )
         if not found:
-            self.remote.write(MARK, json.dumps({"made_by": "paddle_mnist"}).encode())
+            self.remote.write(MARK_FILE, json.dumps({"made_by": "paddle_mnist"}).encode())
         self._is_marked = True
 
     # At the start of training
@@ -178,9 +178,9 @@ class MirrorCopy:
     def _download_history(self, with_log: bool) -> None:
         run = self.run
         with contextlib.suppress(FileNotFoundError):
-            write_atomically(run.metrics, self.remote.read(run.metrics.name, MOST_BYTES))
+            write_atomically(run.metrics, self.remote.read(run.metrics.name, MAX_BYTES))
         with contextlib.suppress(FileNotFoundError):
-            earlier = self.remote.read(run.log.name, MOST_BYTES) if with_log else b""
+            earlier = self.remote.read(run.log.name, MAX_BYTES) if with_log else b""
             # The training has it open, too, to append to it.
             with open(run.log, "r+b", opener=open_own) as file:
                 now = file.read()

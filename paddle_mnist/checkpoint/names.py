@@ -23,7 +23,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import SPARE, CheckpointStore, list_files
+from paddle_mnist.checkpoint.store import SPARE_SUFFIX, CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
 from paddle_mnist.system.scratch import diverted_to_read
@@ -32,10 +32,10 @@ log = logging.getLogger("paddle_mnist")
 
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
 PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
-WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
+WEIGHTS_WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
 EXPECTED = (
-    f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, demo "
-    "and DigitPredictor also take the folder of an exported model"
+    f"expected {', '.join(WEIGHTS_WORDS)}, or a path: of a run, a checkpoint or a .pdparams; "
+    "infer, demo and DigitPredictor also take the folder of an exported model"
 )
 # Suffixes of files that hold no weights, or an exported model. Those of weights may have any other.
 NO_WEIGHTS = {*DATA_SUFFIXES, ".onnx", ".pdiparams", ".pdmodel", ".json", ".yaml", ""} - {PARAMS}
@@ -276,7 +276,7 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             return _of_checkpoint(newest)
     for checkpoint in run.checkpoints.all():
         # The end of an epoch has another name if training was interrupted or killed right there.
-        if checkpoint.name in [f"{final_name}{end}" for end in ("", BREAKPOINT, SPARE)]:
+        if checkpoint.name in [f"{final_name}{end}" for end in ("", BREAKPOINT, SPARE_SUFFIX)]:
             try:
                 return _of_checkpoint(checkpoint)
             except CheckpointError as error:
@@ -344,7 +344,7 @@ def _manifest_path(name: str) -> Path:
 def _nothing_at(name: str) -> CheckpointError:
     """Return the error for a path without weights, with the nearest name of some."""
     path = Path(name)
-    known = {word: word for word in WORDS}
+    known = {word: word for word in WEIGHTS_WORDS}
     for pattern in ("*.json", f"*{PARAMS}"):
         known.update({other.stem: str(other) for other in path.parent.glob(pattern)})
     for config in path.parent.glob("*/config.yaml"):

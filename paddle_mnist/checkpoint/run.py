@@ -31,7 +31,7 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.lock import LOCK, RECORD, FolderLock, locked_folder
-from paddle_mnist.system.regular_files import MOST_JSON, open_own, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_own, parse_json, read_bytes
 from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
@@ -145,7 +145,7 @@ class RunDirectory:
     def read_result(self) -> dict[str, Any]:
         """Return the contents of `result.json`; {} if it is missing or, with a warning, damaged."""
         try:
-            values: dict[str, Any] = parse_json(read_bytes(self.result, MOST_JSON), dict)
+            values: dict[str, Any] = parse_json(read_bytes(self.result, MAX_JSON), dict)
             msgspec.convert(values, _Result)
             return values
         except FileNotFoundError:

@@ -52,7 +52,7 @@ FileSignatures = list[tuple[int, int, int, int]]
 
 ANY_NAME = "*_epoch*"  # a glob pattern for the names of checkpoints
 QUARANTINE = "quarantine"
-SPARE = "_new"  # the end of the second name of a checkpoint that replaces another
+SPARE_SUFFIX = "_new"  # the end of the second name of a checkpoint that replaces another
 
 
 def without_lock() -> None:
@@ -94,9 +94,9 @@ class CheckpointStore:
         if self._signatures and not self.folder.exists():
             log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
-        path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE))
+        path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE_SUFFIX))
         if os.path.lexists(path):
-            self.commit(name + SPARE, files, state, entries, number)
+            self.commit(name + SPARE_SUFFIX, files, state, entries, number)
             remove(path)
         listed, pending = {}, []
         with contextlib.ExitStack() as stack:

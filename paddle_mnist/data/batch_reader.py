@@ -7,7 +7,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.data.collate import (
-    COPIED,
+    COPIED_DTYPES,
     SUPPORTED,
     CollateFn,
     as_supported,
@@ -51,7 +51,7 @@ class BatchReader:
         self.dataset, self.seed, self.collate_fn, self.split = dataset, seed, collate_fn, split
         self._source = type(dataset).__name__  # for errors
         self._epoch: Optional[int] = None  # that was passed to the dataset
-        self._read_at_once = _batch_method(dataset, collate_fn)
+        self._read_batch = _batch_method(dataset, collate_fn)
 
     def begin(self, epoch: int) -> None:
         """Pass the epoch to the dataset, if it has a method `set_epoch`."""
@@ -64,11 +64,11 @@ class BatchReader:
             self.begin(shard.epoch)
         seed_generators(self.seed, self.split, shard.epoch, shard.position)
         indices = shard.batch.tolist()
-        if self._read_at_once is None:
+        if self._read_batch is None:
             samples = read_samples(self.dataset, indices)
             return make_batch(samples, self._source, indices, self.collate_fn)
         with data_error(lambda: f"{self._source}: __getitems__ of samples {some(indices)}"):
-            found = self._read_at_once(self.dataset, shard.batch)
+            found = self._read_batch(self.dataset, shard.batch)
         return self._checked(found, indices)
 
     def _checked(self, found: Any, indices: Sequence[int]) -> Any:
@@ -129,7 +129,7 @@ def _batch_method(
 
 
 def _can_be_gathered(values: Any) -> bool:
-    return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in COPIED
+    return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in COPIED_DTYPES
 
 
 def _gather(dataset: Any, indices: np.ndarray) -> tuple[paddle.Tensor, ...]:

@@ -32,7 +32,7 @@ from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
-SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
+SMALL_MEMORY = 256 * 2**20  # bytes, four times what Docker gives a container
 # The system has no more descriptors, processes or memory to give.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
 NO_SEMAPHORES = {errno.EACCES, errno.ENOENT, errno.ENOSYS, errno.EROFS}
@@ -81,7 +81,7 @@ def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
     if not loader.num_workers or not _can_start():
         loader.num_workers = 0
         return iter(loader)
-    if loader.use_shared_memory and _room() < SMALL:
+    if loader.use_shared_memory and _room() < SMALL_MEMORY:
         _warn_of_small_memory()
         loader.use_shared_memory = False
     return _forked(loader)

@@ -23,7 +23,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
-from paddle_mnist.checkpoint.store import SPARE, CheckpointStore
+from paddle_mnist.checkpoint.store import SPARE_SUFFIX, CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.structures import explained, mapped
 from paddle_mnist.errors import CheckpointError, ConfigError, unknown_name
@@ -127,7 +127,7 @@ def load_persistables(
     Raises CheckpointError, with a diff, unless all of it fits. Do not use the model and the
     optimizer after that.
     """
-    spare = Path(dirname, f"{PERSISTABLES}{SPARE}.json")  # of a save that was killed
+    spare = Path(dirname, f"{PERSISTABLES}{SPARE_SUFFIX}.json")  # of a save that was killed
     checkpoint = read_manifest(spare if spare.exists() else Path(dirname, f"{PERSISTABLES}.json"))
     saved_class = checkpoint.manifest.get("optimizer", "none")
     own_class = type(optimizer).__name__ if optimizer else "none"

@@ -19,7 +19,6 @@ from paddle_mnist.inference.predictor import (
     check_counts,
     is_exported,
 )
-from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.export import (
     INPUT,
     OUTPUTS,
@@ -30,6 +29,7 @@ from paddle_mnist.mnist.export import (
 )
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import OwnNet, is_tutorials, load_net
+from paddle_mnist.mnist.splits import SIZE, noun_of
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.devices import select_device
 

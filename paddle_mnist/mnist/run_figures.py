@@ -10,10 +10,10 @@ import paddle
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import noun_of
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import EvaluatedModel, load_and_evaluate
+from paddle_mnist.mnist.splits import noun_of
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.errors import DataError, OutputError
-from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.readers import (
     CSV_COLUMNS,
@@ -23,6 +22,7 @@ from paddle_mnist.mnist.readers import (
     read_idx,
     read_npz,
 )
+from paddle_mnist.mnist.splits import Split
 from paddle_mnist.system.files import in_home, write_atomically
 from paddle_mnist.system.lock import locked
 
@@ -32,7 +32,9 @@ WORK = Path("work")  # the tutorial's folder, relative to the current directory
 JSON_FILE = "mnist.json.gz"
 NPZ_FILE = "mnist.npz"
 CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file stands beside it
-FILES = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
+KNOWN_FILES = (
+    f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
+)
 # Of files that hold all splits, by suffix; CSV files are in `_csv`.
 READERS: dict[str, Callable[[Path], dict[str, Split]]] = {".json": read_json, ".npz": read_npz}
 # IDX files by any of the names that mirrors give them: train-images.idx3-ubyte.
@@ -131,7 +133,7 @@ def _source_at(path: Path) -> Source:
     if path.is_dir():
         if source := _in_folder(path):
             return source
-        raise DataError(f"{path}: {_contents(path)}; expected {FILES}")
+        raise DataError(f"{path}: {_contents(path)}; expected {KNOWN_FILES}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
@@ -142,8 +144,8 @@ def _source_at(path: Path) -> Source:
     if _idx_name(path):
         raise DataError(f"{path}: one of four IDX files; expected their folder, {path.parent}")
     raise DataError(
-        f"{path}: unknown suffix; expected {FILES}; rename it to end in .json.gz, .npz, .csv or "
-        ".csv.gz"
+        f"{path}: unknown suffix; expected {KNOWN_FILES}; rename it to end in .json.gz, .npz, .csv "
+        "or .csv.gz"
     )
 
 
@@ -236,7 +238,7 @@ def _downloaded() -> Optional[Source]:
             "be downloaded (%s). Using %s instead: accuracies are not MNIST's.",
             WORK,
             _contents(WORK),
-            FILES,
+            KNOWN_FILES,
             folder,
             error,
             DIGITS_SOURCE,

@@ -133,13 +133,13 @@ class Exchanges:
 
 
 class Waiting(NamedTuple):
-    """The exchange that this process itself is in, and since when (`time.monotonic`).
+    """The exchange that this process itself is in, and when it started (`time.monotonic`).
 
     form: the operation, shape and dtype, as JSON: what another's thread needs to stand in.
     """
 
     number: int
-    since: float
+    started: float
     form: str
 
 
@@ -186,7 +186,7 @@ class KeptAliveExchanges(Exchanges):
                 if waiting is None:
                     if self._number == seen:  # the process is not in normal steps
                         self._stand_in()
-                elif waiting.number > called and time.monotonic() > waiting.since + CALL_SECONDS:
+                elif waiting.number > called and time.monotonic() > waiting.started + CALL_SECONDS:
                     called = waiting.number
                     with self._store_lock:
                         self._store.set(f"form/{called}", waiting.form)

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 _SHARED = {"paddle.float32", "paddle.float64"}  # dtypes of which NumPy can have a tensor's memory
-_LARGE = 2**20  # bytes of an array that has memory of its own
+_LARGE_BYTES = 2**20  # bytes of an array that has memory of its own
 
 
 def as_array(values: Any) -> np.ndarray:
@@ -118,7 +118,7 @@ def unforked_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     Raises MemoryError.
     """
     size = math.prod(shape) * dtype.itemsize
-    if size < _LARGE or not hasattr(mmap, "MADV_DONTFORK"):  # not Linux
+    if size < _LARGE_BYTES or not hasattr(mmap, "MADV_DONTFORK"):  # not Linux
         return np.empty(shape, dtype)
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -33,11 +33,11 @@ from paddle_mnist.system.environment import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 
-TURN_SECONDS = 0.05  # between two looks at the children
+POLL_SECONDS = 0.05  # between two looks at the children
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_STUCK_RESTARTS = 3  # in a row, without progress: then `supervise` gives up
 # Exit codes after which a restart would change nothing; after a stop signal there is none either.
-FINAL = {
+FINAL_EXIT_CODES = {
     0,
     ConfigError.exit_code,
     DataError.exit_code,
@@ -110,7 +110,7 @@ def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
     forwarded = 0  # how many signals
     deadline = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while len(ended) < len(children) and time.monotonic() < deadline:
-        time.sleep(TURN_SECONDS)
+        time.sleep(POLL_SECONDS)
         running = [child for child in children if child not in ended]
         received = [child.receive() for child in running]
         ended += [child for child in running if child.poll() is not None]
@@ -163,7 +163,7 @@ def supervise(
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):
             code = _run(command(restarts > 0), hang_timeout)
-            if code in FINAL or signals.stopped_by(code) or signals.received():
+            if code in FINAL_EXIT_CODES or signals.stopped_by(code) or signals.received():
                 return code
             before, reached = reached, progress()
             stuck = 0 if reached > before else stuck + (restarts > 0)

@@ -30,9 +30,9 @@ log = logging.getLogger("paddle_mnist")
 LOOPBACK = "127.0.0.1"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
-WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
+WRITTEN_FOLDERS = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-NOT_LINKED = (".cache", ".config", ".visualdl")  # of a home, in the one that replaces it
+NOT_LINKED_FOLDERS = (".cache", ".config", ".visualdl")  # of a home, in the one that replaces it
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ def usable_home() -> Iterator[None]:
     so. Raises OSError where there is no temporary folder either.
     """
     home = os.path.expanduser("~")
-    if home != "~" and all(_can_write(os.path.join(home, name)) for name in WRITTEN):
+    if home != "~" and all(_can_write(os.path.join(home, name)) for name in WRITTEN_FOLDERS):
         yield
         return
     with environment(**{HOME: _temporary_home(home)}):
@@ -153,7 +153,7 @@ def _temporary_home(home: str) -> str:
     atexit.register(shutil.rmtree, own, ignore_errors=True)
     with contextlib.suppress(OSError):  # there may be no home, or no right to list it or to link
         for name in os.listdir(home):
-            if name not in NOT_LINKED:
+            if name not in NOT_LINKED_FOLDERS:
                 os.symlink(os.path.join(home, name), os.path.join(own, name))
     log.warning(
         "the home folder %s cannot be written, so caches are temporary; %s names another home",

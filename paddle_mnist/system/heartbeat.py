@@ -26,7 +26,7 @@ log = logging.getLogger("paddle_mnist")
 
 START_SECONDS = 60  # more than hang_timeout until the first heartbeat: imports, reading data
 GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
-TURN_SECONDS = 0.5  # between two looks of the guard
+POLL_SECONDS = 0.5  # between two looks of the guard
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"  # "PARENT DESCRIPTOR": set for a child, not for its children
 BEAT, EXCHANGE, REST = b".", b">", b"_"  # what a heartbeat writes, and `pause`
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
@@ -85,8 +85,8 @@ def _guard() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(GRACE_SECONDS)
             os._exit(128 + signal.SIGTERM)
-        time.sleep(TURN_SECONDS)
-        _state.seconds_left -= TURN_SECONDS
+        time.sleep(POLL_SECONDS)
+        _state.seconds_left -= POLL_SECONDS
     log.error("no heartbeat for %g s; ending: another process stalls, or this one", _state.timeout)
     os._exit(1)
 

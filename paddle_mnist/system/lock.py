@@ -30,7 +30,7 @@ from typing import Optional
 from paddle_mnist.errors import OutputError, RunLockedError
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import NOT_SUPPORTED, remove, warn_once, write_atomically, writing
-from paddle_mnist.system.regular_files import MOST_JSON, open_own, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_own, parse_json, read_bytes
 
 try:
     import fcntl
@@ -47,7 +47,7 @@ POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 10.0  # between two heartbeats in the record
 SETTLE_SECONDS = 1.0  # for other processes that replace the same record to have done so
 NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
-HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
+LOCK_HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
 
 
 # ------------------------------------------------------------------ of a file
@@ -107,7 +107,7 @@ def _try_to_lock(path: Path) -> Optional[tuple[int, bool]]:
         is_held = False
         if error.errno not in NO_LOCKS:
             _close(descriptor)
-            if error.errno not in HELD:
+            if error.errno not in LOCK_HELD:
                 raise
             return None
     with contextlib.suppress(FileNotFoundError):
@@ -198,7 +198,7 @@ def _read(path: str) -> str:
 def _read_holder(path: Path) -> Optional[Holder]:
     """Return the holder in a record; None without a record, or for a damaged one."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return parse_json(read_bytes(path, MOST_JSON), Holder)
+        return parse_json(read_bytes(path, MAX_JSON), Holder)
     return None
 
 

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TypeVar, Union
 
 import msgspec
 
-MOST_JSON = 64 * 2**20  # bytes of a file of JSON or YAML that describes others
-MOST_LEVELS = 100  # of nested JSON
+MAX_JSON = 64 * 2**20  # bytes of a file of JSON or YAML that describes others
+MAX_LEVELS = 100  # of nested JSON
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -25,7 +25,7 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # not on Windows
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # not on Windows
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 Value = TypeVar("Value")
@@ -41,7 +41,7 @@ def open_regular(path: Union[str, Path], flags: int) -> int:
     Raises UnusableFileError for anything else, with its kind as `strerror`, and OSError.
     """
     try:
-        descriptor = os.open(path, flags | _AT_ONCE, 0o666)
+        descriptor = os.open(path, flags | _NO_WAIT, 0o666)
         kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
         if kind != stat.S_IFREG:
             os.close(descriptor)
@@ -85,7 +85,7 @@ def parse_json(data: bytes, kind: "type[Value]") -> Value:
     """
     try:
         value = json.loads(data.decode())
-        _require_shallow(value, MOST_LEVELS)
+        _require_shallow(value, MAX_LEVELS)
         return msgspec.convert(value, kind)
     except (RecursionError, msgspec.ValidationError) as error:
         raise ValueError(str(error)) from error
@@ -95,6 +95,6 @@ def _require_shallow(value: Any, levels: int) -> None:
     """Raise ValueError for containers nested deeper than some levels."""
     if isinstance(value, (dict, list)):
         if not levels:
-            raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+            raise ValueError(f"nested deeper than {MAX_LEVELS} levels")
         for item in value.values() if isinstance(value, dict) else value:
             _require_shallow(item, levels - 1)

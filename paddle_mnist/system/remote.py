@@ -18,7 +18,7 @@ from paddle_mnist.system.files import PART
 
 # Where a file appears only once it is complete. Elsewhere it is written under another name first.
 OBJECT_STORES = {"s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az"}
-BLOCK = 2**22
+BLOCK_BYTES = 2**22
 # Drivers' errors, by name since they are not imported here, after which a retry would fail, too.
 PERMANENT = set(
     "PermissionError NoCredentialsError PartialCredentialsError ProfileNotFound "
@@ -140,8 +140,8 @@ class RemoteFolder:
     def read(self, name: str, most: int) -> bytes:
         """Return the contents of a file. Raises ValueError for more than `most` bytes."""
         data = bytearray()
-        with self._system.open(self._path(name), "rb", block_size=BLOCK) as file:
-            while block := file.read(BLOCK):
+        with self._system.open(self._path(name), "rb", block_size=BLOCK_BYTES) as file:
+            while block := file.read(BLOCK_BYTES):
                 data += block
                 self.progress()
                 if len(data) > most:

@@ -8,7 +8,7 @@ import msgspec
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.files import warn_once
-from paddle_mnist.system.regular_files import MOST_JSON, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, parse_json, read_bytes
 
 VARIABLE = "PADDLE_MNIST_PROVE"  # names the scratch folder
 PLAN = "plan.json"  # in it, as long as `prove` runs
@@ -64,7 +64,7 @@ def find_plan() -> Optional[Plan]:
     if not name:
         return None
     try:
-        plan = parse_json(read_bytes(Path(name, PLAN), MOST_JSON), Plan)
+        plan = parse_json(read_bytes(Path(name, PLAN), MAX_JSON), Plan)
     except (OSError, ValueError) as error:
         problem = f"in which {PLAN} cannot be read ({type(error).__name__})"
         warn_once(name, "%s is %s, %s: ignored; unset it", VARIABLE, name, problem)

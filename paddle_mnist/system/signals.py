@@ -34,10 +34,10 @@ from paddle_mnist.errors import StoppedError
 
 log = logging.getLogger("paddle_mnist")
 
-ALWAYS = (signal.SIGTERM, signal.SIGINT)
+ALWAYS_STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Sent by schedulers, and by a terminal that closes; Windows has none of them. A program that has a
 # handler of its own for one of these keeps it.
-OF_SCHEDULERS = tuple(
+SCHEDULER_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGUSR1", "SIGHUP", "SIGXCPU") if hasattr(signal, name)
 )
 # Signals that a process cannot handle, or that report faults, its own or its children's.
@@ -74,7 +74,7 @@ class _State:
     """
 
     owner_pid: Optional[int] = None
-    stopping: Sequence[int] = (*ALWAYS, *OF_SCHEDULERS)
+    stopping: Sequence[int] = (*ALWAYS_STOPPING, *SCHEDULER_SIGNALS)
     raising: bool = False
     needs_agreement: bool = False
     agreed: Optional[int] = None
@@ -96,7 +96,9 @@ def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
     if not _in_main_thread() or _state.owner_pid == os.getpid():
         yield
         return
-    stopping = dict.fromkeys((*ALWAYS, *OF_SCHEDULERS, *(signal.Signals[name] for name in more)))
+    stopping = dict.fromkeys(
+        (*ALWAYS_STOPPING, *SCHEDULER_SIGNALS, *(signal.Signals[name] for name in more))
+    )
     taken = [signum for signum in stopping if _may_take(signum)]
     for name in more:
         if signal.Signals[name] not in taken:
@@ -134,7 +136,7 @@ def _may_take(signum: int) -> bool:
     Under nohup, or in a shell's background job, signals that are ignored stay ignored.
     """
     handler = signal.getsignal(signum)
-    if signum in ALWAYS:
+    if signum in ALWAYS_STOPPING:
         return handler is not signal.SIG_IGN
     return handler in (signal.SIG_DFL, _record)  # ours: in a process that was forked
 
@@ -239,7 +241,7 @@ def ending_at_once() -> Iterator[None]:
     signums = [
         signum
         for signum, handler in handlers.items()
-        if callable(handler) and (signum in ALWAYS or handler is _record)
+        if callable(handler) and (signum in ALWAYS_STOPPING or handler is _record)
     ]
     with _handled_by(signal.SIG_DFL, signums):
         if came := received():  # recorded before, and nothing else would raise it in time
@@ -255,7 +257,7 @@ def deferred() -> Iterator[None]:
     replaces the handler of SIGTERM unseen by Python; afterwards it is set again.
     """
     came: list[int] = []
-    signums = [signum for signum in ALWAYS if callable(signal.getsignal(signum))]
+    signums = [signum for signum in ALWAYS_STOPPING if callable(signal.getsignal(signum))]
     try:
         with _handled_by(lambda signum, frame: came.append(signum), signums):
             yield
@@ -276,7 +278,7 @@ def blocked() -> Iterator[None]:
 
 def unblock() -> None:
     """Take the signals that have come since this process was started: they end it at once."""
-    for signum in ALWAYS:
+    for signum in ALWAYS_STOPPING:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -31,7 +31,7 @@ from paddle_mnist.training.resume import load_start
 log = logging.getLogger("paddle_mnist")
 
 SMOOTHING = 0.9  # of the losses: the weight of the earlier ones
-LEAST = 10  # steps of a test that says anything
+MIN_STEPS = 10  # steps of a test that says anything
 # Arguments of `fit` for what it does around the steps.
 UNUSED = ("callbacks", "fresh", "must_match", "override", "resume", "saving", "start_epoch")
 
@@ -77,10 +77,11 @@ def find_learning_rate(
     raises for its arguments.
     """
     path = Path(figure or "rates.png")
-    if not (0 < lowest < highest < math.inf and steps >= LEAST and path.suffix[1:] in KINDS):
+    if not (0 < lowest < highest < math.inf and steps >= MIN_STEPS and path.suffix[1:] in KINDS):
         raise ConfigError(
             f"lowest is {lowest}, highest {highest}, steps {steps}, figure {figure!r}; expected "
-            f"0 < lowest < highest, at least {LEAST} steps, and a figure that ends in .png or .svg"
+            f"0 < lowest < highest, at least {MIN_STEPS} steps, and a figure that ends in .png or "
+            ".svg"
         )
     log_to_console()
     kept = {name: value for name, value in arguments.items() if name not in UNUSED}
@@ -146,7 +147,7 @@ def _smoothed(losses: np.ndarray) -> np.ndarray:
 
 def _result(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
     """Return the result; raise ConfigError if the loss diverged at once."""
-    if len(losses) < LEAST:
+    if len(losses) < MIN_STEPS:
         raise ConfigError(
             f"the loss diverges at once: {', '.join(f'{loss:.4g}' for loss in losses[:, 0])} at "
             f"learning rates from {rates[0]:.3g} to {rates[len(losses) - 1]:.3g}; expected a lower "
@@ -155,9 +156,9 @@ def _result(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
     losses = losses[np.isfinite(losses[:, 0])]  # without the last, perhaps
     rates, smoothed = rates[: len(losses)], _smoothed(losses)
     end = int(smoothed.argmin())
-    slopes = np.gradient(smoothed)[LEAST : end + 1]  # the first means are of few losses
+    slopes = np.gradient(smoothed)[MIN_STEPS : end + 1]  # the first means are of few losses
     falls = len(slopes) > 0 and slopes.min() < 0
-    suggestion = float(rates[LEAST + slopes.argmin()]) if falls else None
+    suggestion = float(rates[MIN_STEPS + slopes.argmin()]) if falls else None
     log.info(
         "range test of the learning rate: %d steps, from %.3g to %.3g; the smoothed loss is lowest "
         "at %.3g%s",
