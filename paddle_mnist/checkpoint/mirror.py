@@ -121,7 +121,7 @@ class _CopyProcess:
             return Failure(f"the process of the mirror died, exit code {code}")
 
 
-class _State(enum.Enum):
+class _RequestState(enum.Enum):
     """What `Mirror` does next. These change it, and a timeout of `_call`:
 
                _request     _attempt
@@ -148,7 +148,7 @@ class Mirror:
     def __init__(self, where: str, run: "RunDirectory", saving: Saving):
         self.url = where if "://" in where else str(Path(where).absolute())
         self._timeout = saving.mirror_timeout
-        self._state = _State.IDLE
+        self._state = _RequestState.IDLE
         self._newest_request: tuple[Any, ...] = ()  # a method of `MirrorCopy` and its arguments
         self._failure: Optional[Failure] = None  # of the last attempt, if it failed
         self._pause = FIRST_PAUSE  # after the next failure
@@ -164,8 +164,8 @@ class Mirror:
     def _request(self, *request: Any) -> None:
         """Have a method of `MirrorCopy` called; replace a request that is not sent yet."""
         self._newest_request = request
-        is_process_busy = self._state in (_State.SENT, _State.OUTDATED)
-        self._state = _State.OUTDATED if is_process_busy else _State.DUE
+        is_process_busy = self._state in (_RequestState.SENT, _RequestState.OUTDATED)
+        self._state = _RequestState.OUTDATED if is_process_busy else _RequestState.DUE
 
     def _attempt(self, seconds: float = 0) -> Optional[Answer]:
         """Send the request if it is due; return the answer if it comes within some seconds.
@@ -173,17 +173,17 @@ class Mirror:
         Return None if it does not come, or if the attempt fails. Raises the errors of this package
         that the other process has raised.
         """
-        if self._state is _State.DUE and time.monotonic() >= self._next_attempt:
+        if self._state is _RequestState.DUE and time.monotonic() >= self._next_attempt:
             self._process.send(self._newest_request)
-            self._state = _State.SENT
-        if self._state is _State.DUE:
+            self._state = _RequestState.SENT
+        if self._state is _RequestState.DUE:
             time.sleep(seconds)
             return None
         message = self._process.receive(seconds)
         if message is None:
             return None
-        is_done = self._state is _State.SENT and not isinstance(message, Failure)
-        self._state = _State.IDLE if is_done else _State.DUE
+        is_done = self._state is _RequestState.SENT and not isinstance(message, Failure)
+        self._state = _RequestState.IDLE if is_done else _RequestState.DUE
         if isinstance(message, PaddleMnistError):
             raise message
         if isinstance(message, Failure):
@@ -236,7 +236,7 @@ class Mirror:
             while (answer := self._attempt(POLL_SECONDS)) is None:
                 heartbeat.beat()
                 if time.monotonic() > max(deadline, self._process.last_progress + MAX_SILENCE):
-                    self._state = _State.IDLE
+                    self._state = _RequestState.IDLE
                     self._process.close()  # else its answer might come to the next call
                     self._process.start()
                     raise UnreachableError(
@@ -258,7 +258,7 @@ class Mirror:
 
         Raises RunLockedError if another process has taken the copy over.
         """
-        if self._state is not _State.IDLE:
+        if self._state is not _RequestState.IDLE:
             answer = self._attempt(seconds)
             if answer and not answer.value:  # the copy is not complete yet
                 self._request(*self._newest_request)
@@ -275,7 +275,7 @@ class Mirror:
         was_stopped, started = signals.received() is not None, time.monotonic()
         self._next_attempt = started
         self._request("push", True, self._newest_at_start)
-        while self._state is not _State.IDLE:
+        while self._state is not _RequestState.IDLE:
             waited = time.monotonic() - started
             if waited > self._timeout or signals.repeated(started):
                 log.warning(
@@ -290,7 +290,7 @@ class Mirror:
             log.info("mirror: the copy is complete")
         if came := signals.repeated(started) or (None if was_stopped else signals.received()):
             raise StoppedError(came)
-        return self._state is _State.IDLE
+        return self._state is _RequestState.IDLE
 
 
 def check_mirror(saving: Saving, output: str) -> None:

@@ -19,7 +19,7 @@ from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate
 from paddle_mnist.mnist.figures import DIGIT_FIGURES, worst
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.run_figures import figures_of
+from paddle_mnist.mnist.run_figures import digit_figures_of
 from paddle_mnist.mnist.splits import CLASSES, SIZE, noun_of
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
@@ -184,7 +184,7 @@ class DigitReport(Figures):
         return line
 
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
-        return figures_of(training.run, self._evaluated or self._evaluate(training))
+        return digit_figures_of(training.run, self._evaluated or self._evaluate(training))
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures and the dashboard's pages. Raises OutputError."""

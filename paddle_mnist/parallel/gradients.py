@@ -119,7 +119,7 @@ class GradientExchange:
     def begin_shard(self) -> None:
         """Give the model the buffers with which the step began, before a shard's forward pass."""
         if self._shard_vectors:
-            self.buffers.put_back()
+            self.buffers.restore()
         else:
             self._parameters = self._trained()  # a callback may have frozen some
 

@@ -67,7 +67,7 @@ class TensorCopies:
         """Copy the present values."""
         self.values = {id(tensor): tensor.detach().clone() for tensor in self._tensors}
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Give the tensors the copied values."""
         for tensor in self._tensors:
             tensor.set_value(self.values[id(tensor)])
@@ -91,12 +91,12 @@ class ArrayCopies:
         if self._others:
             self._others.renew()
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Give the tensors the copied values."""
         for tensor, _, values in self._shared:
             tensor.set_value(values)
         if self._others:
-            self._others.put_back()
+            self._others.restore()
 
     def _find_memory(self) -> None:
         self._shared, others = [], []

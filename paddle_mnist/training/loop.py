@@ -72,7 +72,7 @@ class TrainingLoop:
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     extra: the state beside the weights and the optimizer's; history: `metrics.jsonl`. After an
-        error, both are put back to the last whole step.
+        error, both are restored to the last whole step.
     witness: compares steps that a resumed run repeats with those of the interrupted run.
     """
 

@@ -27,7 +27,7 @@ class LastWholeStep:
     """The training as it was after its last whole step, evaluation or end of an epoch.
 
     A checkpoint holds the training between two whole steps. If anything raises inside one, `undo`
-    puts back what it may have changed, from copies: of buffers, and of weights, optimizers and
+    restores what it may have changed from copies: of buffers, and of weights, optimizers and
     other state as far as they are small (`MOST_BYTES`, `extra_state.MOST_KEPT`). A step on larger
     ones cannot be undone; an evaluation can, unless the net or the step may train something in it.
 
@@ -87,7 +87,7 @@ class LastWholeStep:
         if self._copies:
             self._copies.renew()
         self._needs_tensors = trains or (not self._copies and self._may_evaluations_train())
-        self._is_inside = True  # last: copies that are made in part are never put back
+        self._is_inside = True  # last: copies that are made in part are never restored
 
     def undo(self) -> Optional[str]:
         """Put the last whole step back; return why that is impossible, or None."""
@@ -98,7 +98,7 @@ class LastWholeStep:
 
     def _undo(self) -> Iterator[str]:
         """Put the last whole step back; yield what prevents it."""
-        progress, (pending, count), num_lines, scheduled, put_back_extra = self._kept
+        progress, (pending, count), num_lines, scheduled, restore_extra = self._kept
         vars(self._state).update(progress)
         self._running.pending = pending[:count]
         if self._history:
@@ -108,15 +108,15 @@ class LastWholeStep:
             vars(scheduler).update(attributes)
         if self._is_inside:
             if self._copies:
-                self._copies.put_back()
+                self._copies.restore()
                 tensors = self._all_tensors()
                 if [*map(id, tensors)] != [*map(id, self._tensors)]:
                     yield "it has created weights, or state of an optimizer"
             elif self._needs_tensors:
                 size = MOST_BYTES // 2**20
                 yield f"weights and optimizers of more than {size} MiB are not copied in each step"
-            self._buffers.put_back()  # after the weights, some of which are statistics
-        if put_back_extra and (missing := put_back_extra(self._is_inside)):
+            self._buffers.restore()  # after the weights, some of which are statistics
+        if restore_extra and (missing := restore_extra(self._is_inside)):
             yield f"there is no copy of {listed(missing)} from before it"
 
     def _may_evaluations_train(self) -> bool:
