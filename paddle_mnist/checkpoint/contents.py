@@ -30,7 +30,7 @@ def optimizer_entries(
     optimizer: paddle.optimizer.Optimizer,
     extra: Optional[ExtraState] = None,
 ) -> dict[str, Any]:
-    """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
+    """Return the entries of a manifest that are needed to load the saved optimizer."""
     parameters = extra.parameters if extra else dict(model.named_parameters())
     return {
         "names": {name: parameter.name for name, parameter in parameters.items()},

@@ -117,7 +117,7 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
         return *call, (1, array.shape, array.dtype, False, contents)
 
     def memoize(self, obj: Any) -> None:
-        """Remember, and so hold, written objects, except contents and the tuples around them."""
+        """Memoize a written object, which keeps it alive, unless it is contents or a tuple."""
         if not isinstance(obj, (bytes, tuple)):
             super().memoize(obj)
 

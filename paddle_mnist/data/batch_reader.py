@@ -1,4 +1,4 @@
-"""Read the samples of a batch: in one call where the dataset can, else one by one."""
+"""Read the samples of a batch: in one call if the dataset allows that, else one by one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Protocol
@@ -33,12 +33,12 @@ class MapDataset(Protocol):
 class BatchReader:
     """Reads batches of a dataset, with random numbers that follow from their place in the epoch.
 
-    A dataset with `__getitems__(indices)` is read by it, as PyTorch does. A `TensorDataset` is read
-    with one operation for each of its tensors. All others are read sample by sample.
+    If a dataset has a method `__getitems__(indices)`, it is called, as in PyTorch. A
+    `TensorDataset` is read with one operation for each of its tensors, any other one by one.
 
     Before each read, Python's, NumPy's and Paddle's generators are seeded from (seed, split, epoch,
-    position of the first sample in the epoch). What is read together is the same for any number of
-    workers and processes, so the random numbers of samples and `collate_fn` are, too.
+    position of the first sample in the epoch). For any number of workers and processes the same
+    samples are read together, so the random numbers of samples and `collate_fn` are the same, too.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BatchReader:
         return self._checked(found, indices)
 
     def _checked(self, found: Any, indices: Sequence[int]) -> Any:
-        """Return the batch that a dataset's `__getitems__` has found.
+        """Return the batch that a dataset's `__getitems__` has returned.
 
         found: a list of samples, of which the batch is made; anything else is the batch itself,
             arrays and tensors [B, ...] in tuples and dicts, whose arrays are converted as by
@@ -112,7 +112,7 @@ def set_epoch(part: Any, epoch: int) -> None:
 def _batch_method(
     dataset: Any, collate_fn: Optional[CollateFn]
 ) -> Optional[Callable[[Any, np.ndarray], Any]]:
-    """Return what reads many samples at once as `__getitem__` reads one; None if nothing does.
+    """Return a function that reads a batch as `__getitem__` would; None if the dataset has none.
 
     A subclass that overrides only `__getitem__`, for example to augment samples, inherits a
     `__getitems__` that does not.

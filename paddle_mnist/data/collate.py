@@ -161,7 +161,7 @@ def _is_of_objects(leaf: Any) -> bool:
 
 
 def _require_alike(samples: Sequence[Any], source: str, indices: Sequence[int]) -> None:
-    """Raise DataError for the first sample that no batch can have, or that differs from others."""
+    """Raise DataError for the first sample that cannot be batched, or differs from the first."""
     for index, sample in zip(indices, samples):
         try:
             _stack([sample])

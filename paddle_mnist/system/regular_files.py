@@ -1,8 +1,8 @@
 """Open the files of runs, checkpoints, exports and caches, which others may have made.
 
 A pipe, a socket or a device in the place of a file would block forever or never end, so only
-regular files are opened: to read them, links to them, too; to write them, no links, which may lead
-anywhere. JSON is read into declared types, and only where it is not nested deeply.
+regular files are opened. Files may be read through links, but not written, since a link may lead
+anywhere. JSON is read into declared types, and only if it is not nested deeply.
 """
 
 import errno
@@ -57,7 +57,7 @@ def open_regular(path: Union[str, Path], flags: int) -> int:
 
 
 def open_own(path: Union[str, Path], flags: int) -> int:
-    """Open a file of a run to write it; like `open_regular`, but a link raises OSError, too."""
+    """Open a file of a run to write it; like `open_regular`, but raises OSError for a link, too."""
     return open_regular(path, flags | _NO_LINK)
 
 
