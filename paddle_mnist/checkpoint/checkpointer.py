@@ -12,12 +12,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
-from paddle_mnist.checkpoint.manifest import (
-    BREAKPOINT,
-    FORMAT,
-    LATER_FORMAT,
-    name_of_checkpoint,
-)
+from paddle_mnist.checkpoint.manifest import BREAKPOINT, FORMAT, LATER_FORMAT, name_of_checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
@@ -205,10 +200,7 @@ class Checkpointer:
         if self.extra:
             self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))
         files = checkpoint_files(self.model, self.optimizer, self.average, self.extra)
-        entries = {
-            **self.run_entries,
-            **optimizer_entries(self.model, self.optimizer, self.extra),
-        }
+        entries = {**self.run_entries, **optimizer_entries(self.model, self.optimizer, self.extra)}
         if self.history:
             entries["metrics_lines"] = self.history.synced_lines()
         if self.not_saved:

@@ -6,13 +6,7 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import (
-    EXTRA,
-    OPTIMIZER,
-    PARAMS,
-    TRAINING,
-    Checkpoint,
-)
+from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
@@ -26,9 +20,7 @@ from paddle_mnist.nn.state_dict import load_weights, matching_weights
 
 
 def optimizer_entries(
-    model: nn.Layer,
-    optimizer: paddle.optimizer.Optimizer,
-    extra: Optional[ExtraState] = None,
+    model: nn.Layer, optimizer: paddle.optimizer.Optimizer, extra: Optional[ExtraState] = None
 ) -> dict[str, Any]:
     """Return the entries of a manifest that are needed to load the saved optimizer."""
     parameters = extra.parameters if extra else dict(model.named_parameters())

@@ -173,14 +173,13 @@ class Mirror:
         Return None if it does not come, or if the attempt fails. Raises the errors of this package
         that the other process has raised.
         """
-        if self._state is _RequestState.DUE and time.monotonic() >= self._next_attempt:
+        if self._state is _RequestState.DUE:
+            if time.monotonic() < self._next_attempt:
+                time.sleep(seconds)
+                return None
             self._process.send(self._newest_request)
             self._state = _RequestState.SENT
-        if self._state is _RequestState.DUE:
-            time.sleep(seconds)
-            return None
-        message = self._process.receive(seconds)
-        if message is None:
+        if (message := self._process.receive(seconds)) is None:
             return None
         is_done = self._state is _RequestState.SENT and not isinstance(message, Failure)
         self._state = _RequestState.IDLE if is_done else _RequestState.DUE

@@ -268,7 +268,8 @@ class MirrorCopy:
         names = self.saving.kept(copies)
         kept = [copy for copy in copies if copy.name in names]
         kept_files = {name for copy in kept for name in (copy.path.name, *copy.manifest["files"])}
-        for name in sorted(self._listing.files - kept_files, key=_manifests_first):
+        # Manifests first: files without one are not a checkpoint.
+        for name in sorted(self._listing.files - kept_files, key=lambda n: not n.endswith(".json")):
             own = OWN_NAME.fullmatch(name)
             if own and own[1] not in self._listing.damaged:  # pruned, or left by a killed upload
                 self.remote.remove(f"{CHECKPOINTS}/{name}")
@@ -305,11 +306,6 @@ def checkpoints_to_upload(
 def _checksum(checkpoint: Checkpoint) -> str:
     """Return the identity of a checkpoint, which others of its name do not share."""
     return checkpoint.manifest["checksum"]
-
-
-def _manifests_first(name: str) -> bool:
-    """Sort the names of files to delete: files without a manifest are not a checkpoint."""
-    return not name.endswith(".json")
 
 
 def _wrong_file(checkpoint: Checkpoint, contents: Mapping[str, bytes]) -> Optional[str]:

@@ -47,10 +47,7 @@ def read_samples(dataset: Any, indices: Sequence[int]) -> list[Any]:
 
 
 def make_batch(
-    samples: list[Any],
-    source: str,
-    indices: Sequence[int],
-    collate_fn: Optional[CollateFn] = None,
+    samples: list[Any], source: str, indices: Sequence[int], collate_fn: Optional[CollateFn] = None
 ) -> Any:
     """Make a batch of samples.
 

@@ -157,10 +157,7 @@ class ExternalLoader(Loader):
             )
 
     def _iterable_batches(self) -> Iterable[Any]:
-        """Return the batches, from the function if they come from one.
-
-        Raises DataError if it returns no iterable, or the same iterator twice.
-        """
+        """Return the batches; call the function if they come from one. Raises DataError."""
         if isinstance(self.batches, Iterable):  # a DataLoader is callable as well
             return self.batches
         batches = self.batches()

@@ -10,13 +10,7 @@ import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, MapDataset
 from paddle_mnist.data.collate import CollateFn
-from paddle_mnist.data.sampler import (
-    EpochOrder,
-    SeededOrder,
-    Shard,
-    ShardSpec,
-    require_batch_size,
-)
+from paddle_mnist.data.sampler import EpochOrder, SeededOrder, Shard, ShardSpec, require_batch_size
 from paddle_mnist.data.seeding import TRAIN
 from paddle_mnist.data.structures import tensors
 from paddle_mnist.data.workers import map_in_workers, warn_of_open_files

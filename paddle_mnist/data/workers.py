@@ -39,10 +39,7 @@ NO_SEMAPHORES = {errno.EACCES, errno.ENOENT, errno.ENOSYS, errno.EROFS}
 
 
 def map_in_workers(
-    read: Callable[[Any], Any],
-    keys: Iterator[Any],
-    num_workers: int,
-    **options: Any,
+    read: Callable[[Any], Any], keys: Iterator[Any], num_workers: int, **options: Any
 ) -> Iterator[Any]:
     """Yield `read(key)` of each key, in order, computed ahead in other processes.
 
@@ -290,7 +287,4 @@ def _unpacked(sent: Sequence[Any]) -> Any:
         return batch
     if isinstance(batch, _Failure):
         raise batch.error from RuntimeError(f"in a worker:\n{batch.traceback}")
-    return mapped(
-        batch,
-        lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf,
-    )
+    return mapped(batch, lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf)

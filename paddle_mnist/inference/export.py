@@ -19,8 +19,8 @@ from paddle_mnist.data.structures import explained, mapped
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.predictor import (
     ABOUT,
-    ANY_SIZE,
     CHECKED_SIZES,
+    FREE,
     ONNX,
     PARAMETERS,
     PROGRAMS,
@@ -32,13 +32,7 @@ from paddle_mnist.inference.predictor import (
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.environment import encodable, usable_home
-from paddle_mnist.system.files import (
-    make_folder,
-    remove,
-    sync_folder,
-    write_atomically,
-    writing,
-)
+from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically, writing
 from paddle_mnist.training.trained_model import Model, load_model
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
@@ -127,13 +121,13 @@ def _example(inputs: Any, usual_name: str) -> tuple[Input, np.ndarray]:
                 "[N, ...], or a paddle.static.InputSpec"
             )
         return Input(usual_name, batch.dtype.name, batch.shape[1:]), batch
-    samples, *shape = (ANY_SIZE if size is None else size for size in inputs.shape or [1])
-    if samples != ANY_SIZE or not all(size > 0 or size == ANY_SIZE for size in shape):
+    samples, *shape = (FREE if size is None else size for size in inputs.shape or [1])
+    if samples != FREE or not all(size > 0 or size == FREE for size in shape):
         raise ConfigError(
             f"inputs are {inputs}; expected None as the first dimension, and positive sizes"
         )
     dtype = str(inputs.dtype).rpartition(".")[2].lower()
-    sizes = [CHECKED_SIZES[0] if size == ANY_SIZE else size for size in shape]
+    sizes = [CHECKED_SIZES[0] if size == FREE else size for size in shape]
     numbers = np.random.RandomState(0).standard_normal([SPECIFIED_SAMPLES, *sizes])
     batch = numbers if dtype.startswith("float") else np.zeros_like(numbers)
     return Input(inputs.name or usual_name, dtype, tuple(shape)), batch.astype(dtype)

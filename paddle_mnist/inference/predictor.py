@@ -24,7 +24,7 @@ PARAMETERS = "inference.pdiparams"
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
 Shape = tuple[int, ...]
-ANY_SIZE = -1  # the size of a dimension that is not fixed
+FREE = -1  # the size of a dimension that is not fixed
 CHECKED_SIZES = 32, 48  # of such dimensions, with which an exported model is checked
 # Inputs by name, and the indices of the requested outputs -> those outputs
 InferenceFn = Callable[[Mapping[str, np.ndarray], Sequence[int]], list[np.ndarray]]
@@ -54,7 +54,7 @@ class Input:
     def from_about(cls, spec: Mapping[str, Any]) -> "Input":
         """Read what `describe` gave. Raises KeyError, TypeError or ValueError."""
         batch, *shape = spec["shape"]
-        if batch != ANY_SIZE or not all(type(n) is int and (n > 0 or n == ANY_SIZE) for n in shape):
+        if batch != FREE or not all(type(n) is int and (n > 0 or n == FREE) for n in shape):
             raise ValueError(f"the input's shape is {spec['shape']}")
         return cls(str(spec["name"]), np.dtype(spec["dtype"]).name, tuple(shape))
 
@@ -68,10 +68,10 @@ class Signature:
 
     def sized(self, batches: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         """Return batches of the inputs, repeated to `CHECKED_SIZES` where dimensions are free."""
-        is_fixed = not any(ANY_SIZE in spec.shape for spec in self.inputs)
+        is_fixed = not any(FREE in spec.shape for spec in self.inputs)
         return [
             [
-                np.resize(batch, [len(batch), *(size if n == ANY_SIZE else n for n in spec.shape)])
+                np.resize(batch, [len(batch), *(size if n == FREE else n for n in spec.shape)])
                 for spec, batch in zip(self.inputs, batches)
             ]
             for size in (CHECKED_SIZES[:1] if is_fixed else CHECKED_SIZES)
@@ -220,7 +220,7 @@ class Predictor:
 def common_shapes(runs: Sequence[Sequence[np.ndarray]]) -> list[Shape]:
     """Return the shape of a sample of each output; -1 where it differs between runs."""
     return [
-        tuple(sizes[0] if len({*sizes}) == 1 else ANY_SIZE for sizes in zip(*shapes))
+        tuple(sizes[0] if len({*sizes}) == 1 else FREE for sizes in zip(*shapes))
         for shapes in zip(*([value.shape[1:] for value in outputs] for outputs in runs))
     ]
 
@@ -294,9 +294,7 @@ def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
         array = as_array(values)
     except ValueError as error:
         raise DataError(f"{subject} no array ({error}); expected {expected}") from error
-    shape = [
-        n if size != ANY_SIZE else ANY_SIZE for n, size in zip(array.shape[1:], expected.shape)
-    ]
+    shape = [n if size != FREE else FREE for n, size in zip(array.shape[1:], expected.shape)]
     is_of_shape = array.ndim == 1 + len(shape) and tuple(shape) == expected.shape
     if array.dtype != expected.dtype or not is_of_shape or not array.size:
         raise DataError(

@@ -13,12 +13,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
-from paddle_mnist.inference.predictor import (
-    InferenceFn,
-    Predictor,
-    check_counts,
-    is_exported,
-)
+from paddle_mnist.inference.predictor import InferenceFn, Predictor, check_counts, is_exported
 from paddle_mnist.mnist.export import (
     INPUT,
     OUTPUTS,

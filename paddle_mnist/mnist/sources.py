@@ -32,9 +32,7 @@ WORK = Path("work")  # the tutorial's folder, relative to the current directory
 JSON_FILE = "mnist.json.gz"
 NPZ_FILE = "mnist.npz"
 CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file stands beside it
-KNOWN_FILES = (
-    f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
-)
+FORMATS = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
 # Of files that hold all splits, by suffix; CSV files are in `_csv`.
 READERS: dict[str, Callable[[Path], dict[str, Split]]] = {".json": read_json, ".npz": read_npz}
 # IDX files by any of the names that mirrors give them: train-images.idx3-ubyte.
@@ -133,7 +131,7 @@ def _source_at(path: Path) -> Source:
     if path.is_dir():
         if source := _in_folder(path):
             return source
-        raise DataError(f"{path}: {_contents(path)}; expected {KNOWN_FILES}")
+        raise DataError(f"{path}: {_contents(path)}; expected {FORMATS}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
@@ -144,7 +142,7 @@ def _source_at(path: Path) -> Source:
     if _idx_name(path):
         raise DataError(f"{path}: one of four IDX files; expected their folder, {path.parent}")
     raise DataError(
-        f"{path}: unknown suffix; expected {KNOWN_FILES}; rename it to end in .json.gz, .npz, .csv "
+        f"{path}: unknown suffix; expected {FORMATS}; rename it to end in .json.gz, .npz, .csv "
         "or .csv.gz"
     )
 
@@ -238,7 +236,7 @@ def _downloaded() -> Optional[Source]:
             "be downloaded (%s). Using %s instead: accuracies are not MNIST's.",
             WORK,
             _contents(WORK),
-            KNOWN_FILES,
+            FORMATS,
             folder,
             error,
             DIGITS_SOURCE,

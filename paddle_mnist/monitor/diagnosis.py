@@ -58,7 +58,7 @@ class Diagnosis:
         self._losses = {TRAIN: math.nan, VALID: math.nan}  # the newest
         self._lowest, self._since_lowest = math.inf, 0  # validation loss, evaluations since then
 
-    def check_layer_output(
+    def check_layer(
         self,
         step: int,
         name: str,
@@ -105,7 +105,7 @@ class Diagnosis:
                 magnitude=len(gone).bit_length(),
             )
 
-    def check_model_output(self, step: int, inputs: np.ndarray, outputs: np.ndarray) -> None:
+    def check_model(self, step: int, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Check that a net's outputs [B, C] differ where its inputs [B, ...] do."""
         if len(inputs) != len(outputs) or len(inputs) < 2 or not np.isfinite(outputs).all():
             return

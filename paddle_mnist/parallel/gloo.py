@@ -133,14 +133,11 @@ class Exchanges:
 
 
 class Waiting(NamedTuple):
-    """The exchange that this process itself is in, and when it started (`time.monotonic`).
-
-    form: the operation, shape and dtype, as JSON: what another's thread needs to stand in.
-    """
+    """The exchange that this process itself is in."""
 
     number: int
-    started: float
-    form: str
+    started: float  # a time of `time.monotonic`
+    form: str  # the operation, shape and dtype, as JSON: all that a thread needs to stand in
 
 
 class KeptAliveExchanges(Exchanges):

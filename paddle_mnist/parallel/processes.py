@@ -35,9 +35,7 @@ class Processes(Options):
     heading = "device"
 
     nprocs: CountOrZero = option(
-        1,
-        "number of processes, each computing a part of every batch; or auto",
-        parse=auto_as_zero,
+        1, "number of processes, each computing a part of every batch; or auto", parse=auto_as_zero
     )
     gpus: Optional[str] = option(None, "GPUs to train on, such as 0,1, with one process each")
     grad_shards: Optional[Count] = option(

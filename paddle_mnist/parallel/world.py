@@ -29,14 +29,7 @@ from paddle_mnist.system.devices import device_counts
 from paddle_mnist.system.environment import require_posix_processes
 from paddle_mnist.system.files import warn_once
 
-__all__ = [
-    "SINGLE_PROCESS",
-    "World",
-    "current_world",
-    "join",
-    "spawn",
-    "tree_sum",
-]
+__all__ = ["SINGLE_PROCESS", "World", "current_world", "join", "spawn", "tree_sum"]
 
 log = logging.getLogger("paddle_mnist")
 

@@ -16,14 +16,7 @@ from paddle_mnist.plots.figure import (
     new_figure,
     new_panels,
 )
-from paddle_mnist.plots.history import (
-    TRAIN,
-    History,
-    curve,
-    evaluated_tag,
-    metric_tags,
-    series,
-)
+from paddle_mnist.plots.history import TRAIN, History, curve, evaluated_tag, metric_tags, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -96,9 +96,7 @@ def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
     if not _in_main_thread() or _state.owner_pid == os.getpid():
         yield
         return
-    stopping = dict.fromkeys(
-        (*ALWAYS_STOPPING, *SCHEDULER_SIGNALS, *(signal.Signals[name] for name in more))
-    )
+    stopping = dict.fromkeys((*_State.stopping, *(signal.Signals[name] for name in more)))
     taken = [signum for signum in stopping if _may_take(signum)]
     for name in more:
         if signal.Signals[name] not in taken:

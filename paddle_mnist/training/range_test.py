@@ -80,8 +80,7 @@ def find_learning_rate(
     if not (0 < lowest < highest < math.inf and steps >= MIN_STEPS and path.suffix[1:] in KINDS):
         raise ConfigError(
             f"lowest is {lowest}, highest {highest}, steps {steps}, figure {figure!r}; expected "
-            f"0 < lowest < highest, at least {MIN_STEPS} steps, and a figure that ends in .png or "
-            ".svg"
+            f"0 < lowest < highest, at least {MIN_STEPS} steps, and a figure ending in .png or .svg"
         )
     log_to_console()
     kept = {name: value for name, value in arguments.items() if name not in UNUSED}
