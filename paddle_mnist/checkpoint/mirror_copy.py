@@ -128,13 +128,12 @@ class MirrorCopy:
 
     # At the start of training
 
-    def pull(self, newer_than: Optional[tuple[int, int]]) -> bool:
-        """Download the newest checkpoint that is intact, and the best ones, which are kept.
+    def pull(self, newer_than: Optional[tuple[int, int]]) -> None:
+        """Download the newest checkpoint that is intact, and the best ones that the run keeps.
 
         newer_than: the `sort_key` of the newest checkpoint on the disk, if there is any; older ones
             are not downloaded.
-        Returns whether there was one. Raises CheckpointError if all are damaged and there is none
-        on the disk.
+        Raises CheckpointError if all are damaged and there is none on the disk.
         """
         copies = self.list_copies()
         for newest in reversed(copies):
@@ -145,13 +144,12 @@ class MirrorCopy:
                 for best in best_first(before)[: self.saving.keep_best]:
                     if not best.path.exists():
                         self._download(best)
-                return True
+                return
         if not newer_than and (copies or self._listing.damaged):
             raise CheckpointError(
                 f"{self.remote.url}: no valid checkpoint there, and none in {self.run.path}; put a "
                 "good one back, or choose another mirror to start over"
             )
-        return False
 
     def _download(self, checkpoint: Checkpoint, with_log: bool = False) -> bool:
         """Download a checkpoint and the metrics; return whether it is intact, else log why not.
@@ -200,12 +198,12 @@ class MirrorCopy:
     # During training
 
     def push(self, is_last: bool, newest_at_start: Optional[str]) -> bool:
-        """Upload the next checkpoint, and delete those that the run does not keep.
+        """Upload one of the checkpoints that wait, and delete those that the run does not keep.
 
         is_last: after the last checkpoint, upload the result and the final weights, if there are
             any.
         newest_at_start: see `_look_while_training`, which raises.
-        Returns whether the copy is complete.
+        Returns whether the copy is complete; otherwise more checkpoints wait.
         """
         local = [own for own in self.run.checkpoints.all() if _checksum(own) not in self._skipped]
         copies = self._look_while_training(local, newest_at_start)
@@ -227,8 +225,8 @@ class MirrorCopy:
     ) -> list[Checkpoint]:
         """Return the checkpoints of the copy; raise RunLockedError if another process writes there.
 
-        Then its newest checkpoint is another than at the start, is not on the disk, and is not
-        older than one of the same run there.
+        Another process does if the copy's newest checkpoint is neither its newest at the start nor
+        on the disk, and if no later checkpoint of the same run is on the disk.
 
         local: the checkpoints on the disk. newest_at_start: the checksum of the copy's newest one.
         """
