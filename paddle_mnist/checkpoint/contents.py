@@ -60,7 +60,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return entries
 
 
-def load_model(
+def load_weights_and_average(
     checkpoint: Checkpoint, model: nn.Layer, average: WeightAverage = NO_AVERAGE
 ) -> None:
     """Load the weights in a checkpoint into a model, and their average, one file at a time.
@@ -87,7 +87,7 @@ def load_checkpoint(
     """
     saved, path = saved_optimizer(checkpoint), checkpoint.path.with_suffix(OPTIMIZER)
     load_optimizer(optimizer, saved, dict(model.named_parameters()), path)
-    load_model(checkpoint, model, average)
+    load_weights_and_average(checkpoint, model, average)
 
 
 def checkpoint_files(

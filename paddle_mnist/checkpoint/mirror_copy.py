@@ -116,13 +116,13 @@ class MirrorCopy:
         """
         if self._is_marked:
             return
-        found = self.remote.names() - {f".{MARK_FILE}{PART}"}
-        if found and MARK_FILE not in found:
+        names = self.remote.names() - {f".{MARK_FILE}{PART}"}
+        if names and MARK_FILE not in names:
             raise CheckpointError(
-                f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither "
+                f"{self.remote.url}: holds {listed(sorted(names), most=3)}, so it is neither "
                 "empty nor the mirror of a run; nothing is changed there; choose another mirror"
             )
-        if not found:
+        if not names:
             self.remote.write(MARK_FILE, json.dumps({"made_by": "paddle_mnist"}).encode())
         self._is_marked = True
 

@@ -159,7 +159,7 @@ class Saving(Options):
         kept += best_first(oldest_first)[: self.keep_best]
         if self.keep_every_minutes:
             span = 60 * self.keep_every_minutes
-            newest = {one.manifest["saved_at"] // span: one for one in oldest_first}
+            newest = {c.manifest["saved_at"] // span: c for c in oldest_first}
             kept += newest.values()
         return {checkpoint.name for checkpoint in kept}
 

@@ -200,12 +200,12 @@ class CheckpointStore:
             try:
                 first_valid = self._verified(checkpoint, loads)
                 break
-            except (DamagedError, UnreadableError) as found:
+            except (DamagedError, UnreadableError) as reason:
                 if not os.path.lexists(checkpoint.path):  # its writer has deleted it: list again
                     return self._first_valid(ordered, loads)
-                if isinstance(found, UnreadableError):
+                if isinstance(reason, UnreadableError):
                     raise
-                damaged[checkpoint.path] = found
+                damaged[checkpoint.path] = reason
         for error in damaged.values():
             log.warning("damaged checkpoint: %s", error)
         return first_valid, [*damaged]
@@ -355,10 +355,10 @@ def _file_signatures(checkpoint: Checkpoint) -> FileSignatures:
     If a file changes, so does one of these.
     """
     try:
-        found = [checkpoint.path.with_name(name).stat() for name in checkpoint.manifest["files"]]
+        files = [checkpoint.path.with_name(name).stat() for name in checkpoint.manifest["files"]]
     except OSError:
         return []
-    return [(file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino) for file in found]
+    return [(file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino) for file in files]
 
 
 def _are_older(signatures: FileSignatures, checkpoint: Checkpoint) -> bool:

@@ -68,13 +68,13 @@ class BatchReader:
             samples = read_samples(self.dataset, indices)
             return make_batch(samples, self._source, indices, self.collate_fn)
         with data_error(lambda: f"{self._source}: __getitems__ of samples {some(indices)}"):
-            found = self._read_batch(self.dataset, shard.batch)
-        return self._checked(found, indices)
+            returned = self._read_batch(self.dataset, shard.batch)
+        return self._checked(returned, indices)
 
-    def _checked(self, found: Any, indices: Sequence[int]) -> Any:
+    def _checked(self, returned: Any, indices: Sequence[int]) -> Any:
         """Return the batch that a dataset's `__getitems__` has returned.
 
-        found: a list of samples, of which the batch is made; anything else is the batch itself,
+        returned: a list of samples, of which the batch is made; anything else is the batch itself,
             arrays and tensors [B, ...] in tuples and dicts, whose arrays are converted as by
             `make_batch`.
         Raises DataError for another number of samples, or if a collate_fn gets a whole batch.
@@ -83,21 +83,21 @@ class BatchReader:
         def error(expected: str) -> DataError:
             return DataError(
                 f"{self._source}: __getitems__ of samples {some(indices)} returned "
-                f"{describe_batch(found)}; expected {expected}"
+                f"{describe_batch(returned)}; expected {expected}"
             )
 
         count = len(indices)
-        if isinstance(found, list):
-            if len(found) != count:
-                raise error(f"{count} samples, not {len(found)}")
-            return make_batch(found, self._source, indices, self.collate_fn)
+        if isinstance(returned, list):
+            if len(returned) != count:
+                raise error(f"{count} samples, not {len(returned)}")
+            return make_batch(returned, self._source, indices, self.collate_fn)
         if self.collate_fn is not None:
             raise error("a list of samples for the collate_fn, not a whole batch")
-        if length_of(found) != count:
+        if length_of(returned) != count:
             raise error(f"a list of {count} samples, or arrays and tensors with {count} rows")
         try:
             return mapped(
-                found, lambda leaf: as_supported(leaf) if isinstance(leaf, np.ndarray) else leaf
+                returned, lambda leaf: as_supported(leaf) if isinstance(leaf, np.ndarray) else leaf
             )
         except ValueError:
             raise error(SUPPORTED) from None

@@ -208,8 +208,8 @@ class Predictor:
         shapes = common_shapes([run(self._named(inputs), range(count)) for inputs in zeros])
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")
-        found = {name: [-1, *shape] for name, shape in computed.items()}
-        if len(shapes) != len(self.outputs) or recorded != found:
+        computed_shapes = {name: [-1, *shape] for name, shape in computed.items()}
+        if len(shapes) != len(self.outputs) or recorded != computed_shapes:
             raise CheckpointError(
                 f"{folder}: gives outputs of shapes {shapes}, but {ABOUT} names {recorded}; export "
                 "again"

@@ -88,8 +88,8 @@ class _Text:
         self.unread = self.unread[end.end() :]
 
     def error(self, where: str) -> DataError:
-        found = self.unread[:40].decode("latin1") or "the end of the file"
-        return DataError(f"{where}: {found!r}; expected {JSON_FORM}")
+        excerpt = self.unread[:40].decode("latin1") or "the end of the file"
+        return DataError(f"{where}: {excerpt!r}; expected {JSON_FORM}")
 
     def _read_more(self, where: str) -> None:
         """Read a block. Raises DataError at the end of the file, and for text without end."""

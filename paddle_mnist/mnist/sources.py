@@ -200,14 +200,14 @@ def _idx_in(folder: Path) -> Optional[Source]:
     The usual name goes before others. Where a folder has the name of a file, as in Kaggle's
     archives, the file is in it.
     """
-    found: dict[str, Path] = {}
+    paths_by_name: dict[str, Path] = {}
     paths = sorted([*folder.glob("*"), *folder.glob("*ubyte/*")])
     for path in sorted(paths, key=lambda path: path.name.removesuffix(".gz") not in IDX_FILES):
         if path.is_file() and (name := _idx_name(path)):
-            found.setdefault(name, path)
-    if len(found) < len(IDX_FILES):
+            paths_by_name.setdefault(name, path)
+    if len(paths_by_name) < len(IDX_FILES):
         return None
-    files = tuple(found[name] for name in IDX_FILES)
+    files = tuple(paths_by_name[name] for name in IDX_FILES)
     return Source(folder.resolve().name, folder, files, lambda: read_idx(files))
 
 
@@ -251,7 +251,7 @@ def _fetch(url: str, path: Path, md5: str) -> None:
             data = response.read(MAX_DOWNLOAD)
     except (ValueError, http.client.HTTPException) as error:
         raise DataError(f"{url}: {error!r}") from error
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise DataError(f"{url}: MD5 {found}; expected {md5}")
+    digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if digest != md5:
+        raise DataError(f"{url}: MD5 {digest}; expected {md5}")
     write_atomically(path, data)

@@ -89,9 +89,9 @@ def find_learning_rate(
     device, rates = paddle.device.get_device(), np.geomspace(lowest, highest, steps)
     try:
         with generators_restored(), signals.interruptible():
-            given = FitArguments(**bound.arguments)
-            single = replace(given.processes, nprocs=1, gpus=None)
-            losses = _losses(build_training(replace(given, processes=single)), rates)
+            fit_arguments = FitArguments(**bound.arguments)
+            single = replace(fit_arguments.processes, nprocs=1, gpus=None)
+            losses = _losses(build_training(replace(fit_arguments, processes=single)), rates)
     finally:
         paddle.device.set_device(device)
     result = _result(rates, np.array(losses))

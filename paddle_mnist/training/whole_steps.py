@@ -171,8 +171,8 @@ def _with_attributes(scheduler: LRScheduler) -> list[tuple[LRScheduler, dict[str
         name: copy.copy(value) if isinstance(value, (list, dict)) else value
         for name, value in vars(scheduler).items()
     }
-    found = [(scheduler, attributes)]
+    copies = [(scheduler, attributes)]
     for value in attributes.values():
         if isinstance(value, LRScheduler) and value is not scheduler:
-            found += _with_attributes(value)
-    return found
+            copies += _with_attributes(value)
+    return copies
