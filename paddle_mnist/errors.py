@@ -116,7 +116,7 @@ class StoppedError(PaddleMnistError, SystemExit):
         return type(self), (self.signum, self.is_finished)
 
 
-MOST_CHARACTERS = 300  # of an error in a summary
+MAX_CHARACTERS = 300  # of an error in a summary
 
 
 def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
@@ -127,8 +127,8 @@ def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
     text = mask(chosen.rstrip("."))
-    if len(text) > MOST_CHARACTERS:
-        text = f"{text[:MOST_CHARACTERS]} ..."
+    if len(text) > MAX_CHARACTERS:
+        text = f"{text[:MAX_CHARACTERS]} ..."
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 

@@ -175,15 +175,15 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
         arguments |= {field_name: flat_option.read(name, values[name]), **flat_option.implied}
     for field, declared in _declared(group):
         if field.default is MISSING and field.name not in arguments:
-            given = [
+            extra = [
                 name
                 for name, flat_option in options.items()
                 if values.get(name) not in (None, flat_option.default)
             ]
-            if given:
+            if extra:
                 needed = " or ".join(_flat_names(field, declared))
                 raise ConfigError(
-                    f"{given[0]} is {values[given[0]]!r} without {needed}; expected both or neither"
+                    f"{extra[0]} is {values[extra[0]]!r} without {needed}; expected both or neither"
                 )
             return None
     return group(**arguments)

@@ -19,11 +19,11 @@ from conftest import ROOT
 from paddle_mnist.commands import Parser
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import CheckpointError, NoProgressError, RunLockedError
-from paddle_mnist.system.children import FINAL
+from paddle_mnist.system.children import FINAL_EXIT_CODES
 
 CLUSTER = ROOT / "examples/cluster"
 SMALL = ["--recipe", "default", "--batch_size", "32", "--log_every", "4", "--figures", "false"]
-NOT_AGAIN = {*FINAL, NoProgressError.exit_code} - {0}
+NOT_AGAIN = {*FINAL_EXIT_CODES, NoProgressError.exit_code} - {0}
 
 
 def job():

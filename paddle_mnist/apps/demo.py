@@ -23,12 +23,12 @@ from paddle_mnist.system.environment import environment, without_proxies
 log = logging.getLogger("paddle_mnist")
 
 OUTPUTS = ("probabilities", "conv1", "conv2")  # layers are shown if the model outputs them
-LARGEST_BYTES = 8 * 2**20  # of a picture that is sent
+MAX_PICTURE_BYTES = 8 * 2**20
 REQUEST_OVERHEAD_BYTES = 2**16  # of a request, beside the picture
 QUEUE_SIZE = 32  # requests; more are refused
-AT_ONCE = 2  # computations
+CONCURRENCY = 2  # answers that are computed at the same time
 RETENTION_SECONDS = 600  # how long pictures stay on the disk
-SHOWN = 280  # pixels of a picture's side
+PICTURE_SIDE = 280  # pixels
 # gradio's drawing area has no tool at first, until it is ready, and after it has been cleared.
 TAKE_BRUSH = """() => {
     const take = () => {
@@ -95,7 +95,7 @@ def page(predictor: DigitPredictor) -> Any:
                         show_label=False,
                         type="filepath",
                         format="png",
-                        canvas_size=(SHOWN, SHOWN),
+                        canvas_size=(PICTURE_SIDE, PICTURE_SIDE),
                         fixed_canvas=True,
                         layers=False,
                         transforms=(),
@@ -115,7 +115,7 @@ def page(predictor: DigitPredictor) -> Any:
         # While an answer is computed, only the newest drawing waits.
         shown = {
             "outputs": [words, bars, gallery],
-            "concurrency_limit": AT_ONCE,
+            "concurrency_limit": CONCURRENCY,
             "show_progress": "hidden",
             "trigger_mode": "always_last",
         }
@@ -144,7 +144,7 @@ def serve(
     """
     with listen(host, port) as listening:  # gradio's error gives no reason
         port = listening.getsockname()[1]
-    predictor = open_predictor(model, run, net, OUTPUTS, parallel=AT_ONCE)
+    predictor = open_predictor(model, run, net, OUTPUTS, parallel=CONCURRENCY)
     is_public = share or not is_loopback(host)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio requests its own page
     proxies = contextlib.nullcontext() if share else without_proxies()
@@ -163,7 +163,7 @@ def serve(
             server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
             server_port=port,
             share=share,
-            max_file_size=LARGEST_BYTES,
+            max_file_size=MAX_PICTURE_BYTES,
             prevent_thread_lock=True,
             app_kwargs={"middleware": [middleware.Middleware(Guard, is_public=is_public)]},
             i18n=_translations(gradio),
@@ -214,8 +214,8 @@ class Guard:
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not length.isdecimal():
             return 411, "expected a length\n"
-        if int(length) > LARGEST_BYTES + REQUEST_OVERHEAD_BYTES:
-            return 413, f"expected at most {LARGEST_BYTES:,} bytes\n"
+        if int(length) > MAX_PICTURE_BYTES + REQUEST_OVERHEAD_BYTES:
+            return 413, f"expected at most {MAX_PICTURE_BYTES:,} bytes\n"
         return 200, None
 
 
@@ -252,8 +252,8 @@ def _tiles(maps: np.ndarray) -> np.ndarray:
 
 
 def _enlarged(pixels: np.ndarray) -> np.ndarray:
-    """Repeat pixels until the longer side has about SHOWN of them."""
-    times = max(2, SHOWN // max(pixels.shape))
+    """Repeat pixels until the longer side has about PICTURE_SIDE of them."""
+    times = max(2, PICTURE_SIDE // max(pixels.shape))
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 

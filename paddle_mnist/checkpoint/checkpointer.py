@@ -12,12 +12,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import checkpoint_files, optimizer_entries
-from paddle_mnist.checkpoint.manifest import (
-    BREAKPOINT,
-    FORMAT,
-    LATER_FORMAT,
-    name_of_checkpoint,
-)
+from paddle_mnist.checkpoint.manifest import BREAKPOINT, FORMAT, LATER_FORMAT, name_of_checkpoint
 from paddle_mnist.checkpoint.mirror import Mirror
 from paddle_mnist.checkpoint.names import checkpoint_name
 from paddle_mnist.checkpoint.saving import KEEP_EPOCHS, Saving
@@ -45,18 +40,18 @@ class Checkpointer:
     `{NAME}_epoch{E}_step{S}` inside one, and `{NAME}_epoch{E}_step{S}_breakpoint` where training
     was interrupted. NAME is the model's (see `checkpoint_name`).
 
-    During training, a large state is only copied, and a thread writes the copy, one at a time. The
-    next save waits for the thread, and so does the end of training, early or not.
+    During training, a large state is only copied, and a thread writes the copy. The next save and
+    the end of training wait for that thread.
 
-    If a checkpoint cannot be written, a warning is logged, after the next step if a thread writes
-    it; the next attempt is the next checkpoint that is due. Only the last one must be written, or
-    OutputError is raised. Raises DivergedError rather than save weights that are not finite.
+    A checkpoint that cannot be written costs a warning, which comes after the next step if a thread
+    writes it; the next attempt is the next checkpoint that is due. Only the last checkpoint raises
+    OutputError. Raises DivergedError rather than save weights that are not finite.
 
     store: None: nothing is saved, as in all processes but the main one.
     average: a moving average of the weights, which is saved in their place.
     resumed_from: the state of the checkpoint from which training was resumed, if it is in this
-        store: it is not saved twice.
-    run_entries: those of every manifest that describe the run.
+        store, so that it is not saved twice.
+    run_entries: the entries that describe the run, which every manifest has.
     history: `metrics.jsonl`, whose lines are forced to the disk and counted in the manifest.
     name: NAME, if it is not the model's.
     extra: the state beside the weights and the optimizer's.
@@ -86,8 +81,8 @@ class Checkpointer:
                 "saving has a mirror, which only fit keeps up to date; expected Saving without it"
             )
         self._last_attempt = time.monotonic()
-        self._writing: Optional[tuple[TrainState, Future[None]]] = None  # what, and the work
-        # Of the newest checkpoint.
+        self._writing: Optional[tuple[TrainState, Future[None]]] = None  # a state, and its save
+        # The progress of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
     def at_start(self, state: TrainState) -> None:
@@ -124,7 +119,7 @@ class Checkpointer:
         Called with the exception that ends training, before it is raised again. Logs errors of this
         save and of the previous one, so that they do not hide `error`.
 
-        state: of the last whole step. problem: why what came after it could not be undone, if so.
+        state: of the last whole step. problem: why later changes could not be undone, if so.
         """
         try:
             self._reap_writer(wait=True)
@@ -148,8 +143,8 @@ class Checkpointer:
         elif problem:
             newest = self._saved_progress
             log.warning(
-                "nothing is saved: what came after step %d cannot be undone (%s); the run resumes "
-                "%s",
+                "nothing is saved: the changes since step %d cannot be undone (%s); the run "
+                "resumes %s",
                 state.step,
                 problem,
                 f"after step {newest[0]}" if newest else "from the beginning",
@@ -205,10 +200,7 @@ class Checkpointer:
         if self.extra:
             self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))
         files = checkpoint_files(self.model, self.optimizer, self.average, self.extra)
-        entries = {
-            **self.run_entries,
-            **optimizer_entries(self.model, self.optimizer, self.extra),
-        }
+        entries = {**self.run_entries, **optimizer_entries(self.model, self.optimizer, self.extra)}
         if self.history:
             entries["metrics_lines"] = self.history.synced_lines()
         if self.not_saved:

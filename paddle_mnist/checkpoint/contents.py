@@ -6,13 +6,7 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import (
-    EXTRA,
-    OPTIMIZER,
-    PARAMS,
-    TRAINING,
-    Checkpoint,
-)
+from paddle_mnist.checkpoint.manifest import EXTRA, OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.optimizer_state import (
@@ -26,11 +20,9 @@ from paddle_mnist.nn.state_dict import load_weights, matching_weights
 
 
 def optimizer_entries(
-    model: nn.Layer,
-    optimizer: paddle.optimizer.Optimizer,
-    extra: Optional[ExtraState] = None,
+    model: nn.Layer, optimizer: paddle.optimizer.Optimizer, extra: Optional[ExtraState] = None
 ) -> dict[str, Any]:
-    """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
+    """Return the entries of a manifest that are needed to load the saved optimizer."""
     parameters = extra.parameters if extra else dict(model.named_parameters())
     return {
         "names": {name: parameter.name for name, parameter in parameters.items()},
@@ -68,7 +60,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return entries
 
 
-def load_model(
+def load_weights_and_average(
     checkpoint: Checkpoint, model: nn.Layer, average: WeightAverage = NO_AVERAGE
 ) -> None:
     """Load the weights in a checkpoint into a model, and their average, one file at a time.
@@ -95,7 +87,7 @@ def load_checkpoint(
     """
     saved, path = saved_optimizer(checkpoint), checkpoint.path.with_suffix(OPTIMIZER)
     load_optimizer(optimizer, saved, dict(model.named_parameters()), path)
-    load_model(checkpoint, model, average)
+    load_weights_and_average(checkpoint, model, average)
 
 
 def checkpoint_files(

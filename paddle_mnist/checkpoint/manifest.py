@@ -21,10 +21,10 @@ import msgspec
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.errors import CheckpointError, listed
 from paddle_mnist.options import CountOrZero
-from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_to_read, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
 
-# Of the manifest: 5 where version 1.0, which reads 4, would not read the extra state rightly.
+# Of the manifest: 5 where version 1.0, which reads 4, would misread the extra state.
 FORMAT, LATER_FORMAT = 4, 5
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
@@ -32,7 +32,7 @@ EXTRA = ".pdstate"  # the state beside the weights and the optimizer's (`hidden_
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, EXTRA)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
-_PIECE = 2**20  # bytes that are read at once, to hash them
+_PIECE_BYTES = 2**20  # bytes that are read at once, to hash them
 
 
 class DamagedError(CheckpointError):
@@ -43,7 +43,7 @@ class UnreadableError(CheckpointError):
     """A file that cannot be read, for example because of a disk; it may be intact."""
 
 
-# The errors in reading a file that is missing, or not a regular one; others are no damage.
+# The errors in reading a file that is missing or not a regular one; others do not mean damage.
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.EFBIG}
 
 
@@ -66,7 +66,7 @@ class HashedFile:
 
     def entry(self) -> FileEntry:
         """Read the file to its end, and return its entry in a manifest."""
-        while self.read(_PIECE):
+        while self.read(_PIECE_BYTES):
             pass
         return {"size": self._size, "sha256": self._sha256.hexdigest()}
 
@@ -100,14 +100,14 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 class Manifest(TypedDict, total=False):
     """All entries that this package writes. Callbacks may add others, which are kept.
 
-    Each manifest has the first five, and all or none of the optimizer's. An older version may not
-    have written the others, so what a manifest lacks is no difference.
+    Each manifest has the first five, and all or none of the optimizer's. Older versions did not
+    write all of the others, so a missing entry does not count as a difference.
     """
 
     format: int
     files: dict[str, FileEntry]
     state: Any  # see `_State`
-    saved_at: Annotated[float, msgspec.Meta(ge=0, lt=2**37)]  # seconds since 1970, of a date
+    saved_at: Annotated[float, msgspec.Meta(ge=0, lt=2**37)]  # seconds since 1970
     checksum: str
     names: dict[str, str]  # of the parameters: Paddle's, by structured names
     optimizer: str  # its class
@@ -125,7 +125,7 @@ class Manifest(TypedDict, total=False):
     world_size: int
     computed_by: dict[str, str]
     versions: Mapping[str, Optional[str]]
-    data_hash: Optional[str]  # of digits, as the next two
+    data_hash: Optional[str]  # only of digits, like the next two
     replay_hash: Optional[str]
     dataset: Optional[str]
 
@@ -215,8 +215,8 @@ class Checkpoint:
     def opened(self, suffix: str) -> Iterator[HashedFile]:
         """Open one of the files; verify all of it at the end of the context.
 
-        Raises DamagedError if it is missing, or its size or SHA-256 differs from the manifest's,
-        also in place of an error that its contents have caused; UnreadableError if it cannot be
+        Raises DamagedError if it is missing, or if its size or SHA-256 differs from the manifest's,
+        even where its contents have already caused another error; UnreadableError if it cannot be
         read; CheckpointError if the manifest does not list it.
         """
         name = self.name + suffix
@@ -313,7 +313,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """
     path = Path(path)
     try:
-        data = read_bytes(path, MOST_JSON)
+        data = read_bytes(path, MAX_JSON)
     except OSError as error:
         raise _read_error(path, error, "expected a manifest") from error
     return parse_manifest(path, data)

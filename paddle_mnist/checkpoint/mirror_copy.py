@@ -17,17 +17,13 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.manifest import (
-    Checkpoint,
-    parse_manifest,
-    read_manifest,
-)
-from paddle_mnist.checkpoint.mirror import PROGRESS, UnreachableError
+from paddle_mnist.checkpoint.manifest import Checkpoint, parse_manifest, read_manifest
+from paddle_mnist.checkpoint.mirror import PROGRESS, Answer, Message, UnreachableError
 from paddle_mnist.checkpoint.run import MIRROR_LOCK, RunDirectory
 from paddle_mnist.checkpoint.saving import Saving, best_first
 from paddle_mnist.errors import (
@@ -41,22 +37,31 @@ from paddle_mnist.errors import (
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import PART, make_folder, sync_folder, warn_once, write_atomically
 from paddle_mnist.system.lock import locked
-from paddle_mnist.system.regular_files import (
-    UnusableFileError,
-    open_own,
-    read_bytes,
-)
+from paddle_mnist.system.regular_files import UnusableFileError, open_own, read_bytes
 from paddle_mnist.system.remote import Failure, RemoteFolder, failure
 
 log = logging.getLogger("paddle_mnist")
 
 CHECKPOINTS = "checkpoints"
-MARK = ".copy"
+MARK_FILE = ".copy"
 # A file of a checkpoint, perhaps under its temporary name.
 OWN_NAME = re.compile(r"\.?(.+_epoch\d+(?:_step\d+|_breakpoint|_new)*)\.(?:json|pd\w+)(?:\.part)?")
-MOST_BYTES = 2**32  # of the metrics, the log or a manifest
+MAX_BYTES = 2**32  # of the metrics, the log or a manifest
 
 _by_step = operator.attrgetter("sort_key")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the folder `checkpoints` of a copy holds.
+
+    manifests: by their names and sizes. damaged: the names of checkpoints whose manifests cannot be
+        read. files: all names.
+    """
+
+    manifests: dict[tuple[str, int], Checkpoint]
+    damaged: set[str]
+    files: set[str]
 
 
 class MirrorCopy:
@@ -69,10 +74,8 @@ class MirrorCopy:
         self.remote = RemoteFolder(url)
         self.run = RunDirectory(run, name)
         self.saving = saving
-        self._manifests: dict[tuple[str, int], Checkpoint] = {}  # those read, by name and size
-        self._damaged: set[str] = set()  # the names of checkpoints whose manifests cannot be read
-        self._files: set[str] = set()  # all names in `checkpoints`
-        self._is_marked = False
+        self._listing = Listing({}, set(), set())  # the newest one
+        self._is_marked = False  # as far as this process knows
         self._skipped: set[str] = set()  # the checksums of damaged checkpoints of the run
         self._written: dict[str, str] = {}  # the SHA-256 of the small files, by name
 
@@ -83,9 +86,8 @@ class MirrorCopy:
         have uploaded one of the same name and size. Logs damaged ones.
         """
         self._require_mark()
-        sizes = self.remote.sizes(CHECKPOINTS)
-        known, self._manifests = self._manifests, {}
-        self._damaged, self._files = set(), {*sizes}
+        sizes, known = self.remote.sizes(CHECKPOINTS), self._listing.manifests
+        self._listing = listing = Listing({}, set(), {*sizes})
         newest = max(known.values(), key=_by_step, default=None)
         for name, size in sizes.items():
             if not (OWN_NAME.fullmatch(name) and name.endswith(".json")) or name.startswith("."):
@@ -93,15 +95,15 @@ class MirrorCopy:
             checkpoint = known.get((name, size))
             try:
                 if checkpoint is None or checkpoint is newest:
-                    data = self.remote.read(f"{CHECKPOINTS}/{name}", MOST_BYTES)
+                    data = self.remote.read(f"{CHECKPOINTS}/{name}", MAX_BYTES)
                     checkpoint = parse_manifest(self.run.checkpoints.folder / name, data)
-                self._manifests[name, size] = checkpoint
+                listing.manifests[name, size] = checkpoint
             except CheckpointError as error:
-                self._damaged.add(Path(name).stem)
+                listing.damaged.add(Path(name).stem)
                 self._warn_of_damage(name, error)
             except FileNotFoundError:  # another process has deleted it
-                self._files.remove(name)
-        return sorted(self._manifests.values(), key=_by_step)
+                listing.files.remove(name)
+        return sorted(listing.manifests.values(), key=_by_step)
 
     def _warn_of_damage(self, name: str, reason: object) -> None:
         where = f"{self.remote.url}/{CHECKPOINTS}/{name}"
@@ -114,25 +116,24 @@ class MirrorCopy:
         """
         if self._is_marked:
             return
-        found = self.remote.names() - {f".{MARK}{PART}"}
-        if found and MARK not in found:
+        names = self.remote.names() - {f".{MARK_FILE}{PART}"}
+        if names and MARK_FILE not in names:
             raise CheckpointError(
-                f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither "
+                f"{self.remote.url}: holds {listed(sorted(names), most=3)}, so it is neither "
                 "empty nor the mirror of a run; nothing is changed there; choose another mirror"
             )
-        if not found:
-            self.remote.write(MARK, json.dumps({"made_by": "paddle_mnist"}).encode())
+        if not names:
+            self.remote.write(MARK_FILE, json.dumps({"made_by": "paddle_mnist"}).encode())
         self._is_marked = True
 
     # At the start of training
 
-    def pull(self, newer_than: Optional[tuple[int, int]]) -> bool:
-        """Download the newest checkpoint that is intact, and the best ones, which are kept.
+    def pull(self, newer_than: Optional[tuple[int, int]]) -> None:
+        """Download the newest checkpoint that is intact, and the best ones that the run keeps.
 
         newer_than: the `sort_key` of the newest checkpoint on the disk, if there is any; older ones
             are not downloaded.
-        Returns whether there was one. Raises CheckpointError if all are damaged and there is none
-        on the disk.
+        Raises CheckpointError if all are damaged and there is none on the disk.
         """
         copies = self.list_copies()
         for newest in reversed(copies):
@@ -143,13 +144,12 @@ class MirrorCopy:
                 for best in best_first(before)[: self.saving.keep_best]:
                     if not best.path.exists():
                         self._download(best)
-                return True
-        if not newer_than and (copies or self._damaged):
+                return
+        if not newer_than and (copies or self._listing.damaged):
             raise CheckpointError(
                 f"{self.remote.url}: no valid checkpoint there, and none in {self.run.path}; put a "
                 "good one back, or choose another mirror to start over"
             )
-        return False
 
     def _download(self, checkpoint: Checkpoint, with_log: bool = False) -> bool:
         """Download a checkpoint and the metrics; return whether it is intact, else log why not.
@@ -176,9 +176,9 @@ class MirrorCopy:
     def _download_history(self, with_log: bool) -> None:
         run = self.run
         with contextlib.suppress(FileNotFoundError):
-            write_atomically(run.metrics, self.remote.read(run.metrics.name, MOST_BYTES))
+            write_atomically(run.metrics, self.remote.read(run.metrics.name, MAX_BYTES))
         with contextlib.suppress(FileNotFoundError):
-            earlier = self.remote.read(run.log.name, MOST_BYTES) if with_log else b""
+            earlier = self.remote.read(run.log.name, MAX_BYTES) if with_log else b""
             # The training has it open, too, to append to it.
             with open(run.log, "r+b", opener=open_own) as file:
                 now = file.read()
@@ -186,28 +186,24 @@ class MirrorCopy:
                     file.seek(0)
                     file.write(earlier + now)
 
-    def require_empty(self) -> bool:
-        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own.
-
-        Returns True, since None is no answer yet.
-        """
+    def require_empty(self) -> None:
+        """Raise ConfigError if the copy has checkpoints, which a new run would mix with its own."""
         self._require_mark()
         if names := sorted(self.remote.sizes(CHECKPOINTS)):
             raise ConfigError(
                 f"fresh is set, but {self.remote.url} holds {listed(names, most=3)}; delete that "
                 "copy, or choose another mirror"
             )
-        return True
 
     # During training
 
     def push(self, is_last: bool, newest_at_start: Optional[str]) -> bool:
-        """Upload the next checkpoint, and delete those that the run does not keep.
+        """Upload one of the checkpoints that wait, and delete those that the run does not keep.
 
         is_last: after the last checkpoint, upload the result and the final weights, if there are
             any.
         newest_at_start: see `_look_while_training`, which raises.
-        Returns whether the copy is complete.
+        Returns whether the copy is complete; otherwise more checkpoints wait.
         """
         local = [own for own in self.run.checkpoints.all() if _checksum(own) not in self._skipped]
         copies = self._look_while_training(local, newest_at_start)
@@ -229,8 +225,8 @@ class MirrorCopy:
     ) -> list[Checkpoint]:
         """Return the checkpoints of the copy; raise RunLockedError if another process writes there.
 
-        Then its newest checkpoint is another than at the start, is not on the disk, and is not
-        older than one of the same run there.
+        Another process does if the copy's newest checkpoint is neither its newest at the start nor
+        on the disk, and if no later checkpoint of the same run is on the disk.
 
         local: the checkpoints on the disk. newest_at_start: the checksum of the copy's newest one.
         """
@@ -270,9 +266,10 @@ class MirrorCopy:
         names = self.saving.kept(copies)
         kept = [copy for copy in copies if copy.name in names]
         kept_files = {name for copy in kept for name in (copy.path.name, *copy.manifest["files"])}
-        for name in sorted(self._files - kept_files, key=_manifests_first):
+        # Manifests first: files without one are not a checkpoint.
+        for name in sorted(self._listing.files - kept_files, key=lambda n: not n.endswith(".json")):
             own = OWN_NAME.fullmatch(name)
-            if own and own[1] not in self._damaged:  # pruned, or left by a killed upload
+            if own and own[1] not in self._listing.damaged:  # pruned, or left by a killed upload
                 self.remote.remove(f"{CHECKPOINTS}/{name}")
 
     def _write_small_files(self, with_weights: bool = False) -> None:
@@ -307,11 +304,6 @@ def checkpoints_to_upload(
 def _checksum(checkpoint: Checkpoint) -> str:
     """Return the identity of a checkpoint, which others of its name do not share."""
     return checkpoint.manifest["checksum"]
-
-
-def _manifests_first(name: str) -> bool:
-    """Sort the names of files to delete: files without a manifest are not a checkpoint."""
-    return not name.endswith(".json")
 
 
 def _wrong_file(checkpoint: Checkpoint, contents: Mapping[str, bytes]) -> Optional[str]:
@@ -369,11 +361,19 @@ def main() -> None:
                 connection.send(_answer(copy, *connection.recv()))
 
 
-def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Any:
-    """Return the value of a method, an error of this package, or a failure, to be repeated."""
-    is_upload = method == "push"  # repeated after any failure
+def _answer(copy: MirrorCopy, method: str, *arguments: Any) -> Message:
+    """Call a method, and return its value or what its error becomes in the training process:
+
+    error                           of push     of other methods
+    RunLockedError                  raised      raised
+    another one of this package     repeated    raised
+    ImportError                     repeated    raised as DeviceError
+    a permanent one of the driver   repeated    raised as UnreachableError
+    another one of the driver       repeated    repeated
+    """
+    is_upload = method == "push"
     try:
-        return getattr(copy, method)(*arguments)
+        return Answer(getattr(copy, method)(*arguments))
     except RunLockedError as error:
         return error
     except PaddleMnistError as error:  # such as a full disk

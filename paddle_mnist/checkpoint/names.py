@@ -23,7 +23,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.run import RUNS, RunDirectory
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import SPARE, CheckpointStore, list_files
+from paddle_mnist.checkpoint.store import SPARE_SUFFIX, CheckpointStore, list_files
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, spelled
 from paddle_mnist.system.remote import without_credentials
 from paddle_mnist.system.scratch import diverted_to_read
@@ -32,12 +32,12 @@ log = logging.getLogger("paddle_mnist")
 
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
 PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
-WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
+WEIGHTS_WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
 EXPECTED = (
-    f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, demo "
-    "and DigitPredictor also take the folder of an exported model"
+    f"expected {', '.join(WEIGHTS_WORDS)}, or a path: of a run, a checkpoint or a .pdparams; "
+    "infer, demo and DigitPredictor also take the folder of an exported model"
 )
-# Suffixes of files that hold no weights, or an exported model. Those of weights may have any other.
+# Suffixes of files without weights or of exported models; a file of weights may have any other.
 NO_WEIGHTS = {*DATA_SUFFIXES, ".onnx", ".pdiparams", ".pdmodel", ".json", ".yaml", ""} - {PARAMS}
 
 MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
@@ -54,7 +54,7 @@ def checkpoint_name(model: Any) -> str:
 
 
 def usable_name(name: object) -> str:
-    """Return a prefix of checkpoint names. Raises ConfigError unless file names can have it."""
+    """Return a prefix of checkpoint names. Raises ConfigError if no file name can begin with it."""
     with contextlib.suppress(UnicodeEncodeError):  # not valid Unicode
         if (
             isinstance(name, str)
@@ -221,7 +221,9 @@ def _default_run() -> RunDirectory:
     """Return the newest run. Raises CheckpointError without one."""
     run = newest_run()
     if not run:
-        raise CheckpointError(f"{RUNS}: no run found; train one, or give the directory of another")
+        raise CheckpointError(
+            f"{RUNS}: no run found; train one, or give the path of a run elsewhere"
+        )
     log.info("newest run: %s", run.path)
     return run
 
@@ -240,8 +242,8 @@ def _require_inside(run: RunDirectory, name: str) -> None:
     path, top = Path(name).resolve(), run.path.resolve()
     if path != top and path.parent not in (top, run.checkpoints.folder.resolve()):
         raise ConfigError(
-            f"{name} does not belong to the run {run.path}; expected one of them, or that run and "
-            f"one of its checkpoints: {', '.join(CHECKPOINT_WORDS)}, or a name of its files"
+            f"{name} does not belong to the run {run.path}; give only one of the two, or a "
+            f"checkpoint of that run: {', '.join(CHECKPOINT_WORDS)}, or a name of its files"
         )
 
 
@@ -276,7 +278,7 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             return _of_checkpoint(newest)
     for checkpoint in run.checkpoints.all():
         # The end of an epoch has another name if training was interrupted or killed right there.
-        if checkpoint.name in [f"{final_name}{end}" for end in ("", BREAKPOINT, SPARE)]:
+        if checkpoint.name in [f"{final_name}{end}" for end in ("", BREAKPOINT, SPARE_SUFFIX)]:
             try:
                 return _of_checkpoint(checkpoint)
             except CheckpointError as error:
@@ -310,7 +312,7 @@ def final_values(run: RunDirectory) -> Mapping[str, Any]:
 
 
 def _load_bare(file: Path, run: RunDirectory) -> dict[str, Any]:
-    """Load a file that no manifest lists; verify it if the result of the run does."""
+    """Load a file that no manifest lists; verify it if the result of the run lists it."""
     result = run.read_result()
     entry = result.get("weights_file")
     if not entry or result.get("weights") != file.name:
@@ -320,8 +322,8 @@ def _load_bare(file: Path, run: RunDirectory) -> dict[str, Any]:
         return listed.load(file.suffix)
     except DamagedError as error:
         raise CheckpointError(
-            f"{file}: damaged, since its SHA-256 is not that in {run.result}; move it away, and "
-            "start the same training again, which writes it again from the checkpoint"
+            f"{file}: damaged: its SHA-256 differs from that in {run.result}; move it away, and "
+            "run the same training again, which rewrites it from the checkpoint"
         ) from error
 
 
@@ -331,7 +333,7 @@ def _stem(path: Path) -> str:
 
 
 def _is_of_exported(path: Path) -> bool:
-    """Return whether a path is of a file that `paddle.jit.save` wrote, or the stem of its files."""
+    """Return whether `paddle.jit.save` wrote the file at a path, or the files with this stem."""
     stem = path.stem if path.suffix in (".json", ".pdiparams", ".pdmodel") else path.name
     is_data = path.suffix in DATA_SUFFIXES
     return not is_data and os.path.exists(path.parent / f"{stem}.pdiparams")
@@ -342,9 +344,9 @@ def _manifest_path(name: str) -> Path:
 
 
 def _nothing_at(name: str) -> CheckpointError:
-    """Return the error for a path without weights, with the nearest name of some."""
+    """Return the error for a path without weights; it suggests the nearest name with some."""
     path = Path(name)
-    known = {word: word for word in WORDS}
+    known = {word: word for word in WEIGHTS_WORDS}
     for pattern in ("*.json", f"*{PARAMS}"):
         known.update({other.stem: str(other) for other in path.parent.glob(pattern)})
     for config in path.parent.glob("*/config.yaml"):
@@ -372,7 +374,7 @@ def _why_nothing(path: Path) -> str:
         return f"a folder of checkpoints, not a run; name one, as {newest}"
     if pair := newest_pair(path):
         return (
-            f"no checkpoint there, but a pair of paddle.save; {pair} names its weights, and "
-            f"{spelled('resume', str(pair))} of a training continues from it"
+            f"no checkpoint there, but a pair of paddle.save: give {pair} for its weights, "
+            f"or {spelled('resume', str(pair))} to continue its training"
         )
     return "no checkpoint there"

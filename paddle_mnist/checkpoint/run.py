@@ -31,14 +31,14 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.lock import LOCK, RECORD, FolderLock, locked_folder
-from paddle_mnist.system.regular_files import MOST_JSON, open_own, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_own, parse_json, read_bytes
 from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
 
 RUNS = "work/output"  # where runs are, unless --output says otherwise
 DEFAULT_OUTPUT = f"{RUNS}/default"
-TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
+TRAINED_WITH = "trained_with"  # the entry of config.yaml that names the function that trained
 MIRROR_LOCK = ".mirror.lock"  # held by the process that uploads
 FIT = "paddle_mnist.fit"  # the function that trains any net, as `TRAINED_WITH`
 
@@ -47,7 +47,7 @@ _FileName = Annotated[str, msgspec.Meta(pattern=r"\A[^./\0][^/\0]*\Z")]
 
 
 class Difference(TypedDict):
-    """A value of a repeated step that is another than before; None if it is not finite."""
+    """A value that a repeated step computed differently; None means not finite."""
 
     step: CountOrZero
     name: str
@@ -56,7 +56,7 @@ class Difference(TypedDict):
 
 
 class Repeats(TypedDict):
-    """Whether steps that a resumed run repeated are as before (`training.witness`)."""
+    """How a resumed run's repeated steps compare with the first time (`training.witness`)."""
 
     interruptions: CountOrZero
     repeated: CountOrZero
@@ -66,7 +66,7 @@ class Repeats(TypedDict):
 
 
 class _Result(msgspec.Struct):
-    """The entries of `result.json` that are read; it may lack some, and have others."""
+    """The entries of `result.json` that are read; the file may lack some and have others."""
 
     metrics: dict[str, Optional[float]] = {}
     weights: _FileName = "model.pdparams"
@@ -145,7 +145,7 @@ class RunDirectory:
     def read_result(self) -> dict[str, Any]:
         """Return the contents of `result.json`; {} if it is missing or, with a warning, damaged."""
         try:
-            values: dict[str, Any] = parse_json(read_bytes(self.result, MOST_JSON), dict)
+            values: dict[str, Any] = parse_json(read_bytes(self.result, MAX_JSON), dict)
             msgspec.convert(values, _Result)
             return values
         except FileNotFoundError:
@@ -224,7 +224,7 @@ class RunDirectory:
             yield
             return
         lock = self.path / MIRROR_LOCK
-        with writing(lock):  # here, since in the other process nobody sees why it cannot
+        with writing(lock):  # here, where the user sees why it cannot be written
             os.close(open_own(lock, os.O_RDWR | os.O_CREAT))
         with contextlib.closing(Mirror(saving.mirror, self, saving)) as mirror:
             self.mirror = mirror
@@ -315,7 +315,7 @@ class RunDirectory:
     def write_config(self, config: str) -> None:
         """Write `config.yaml`, and delete the result of an earlier end of this run.
 
-        config: the YAML. A run that continues had its earlier result after fewer epochs.
+        config: the YAML. The result of a run that continues is of fewer epochs.
         """
         remove(self.result)
         write_atomically(self.config, config.encode())
@@ -341,7 +341,7 @@ class RunDirectory:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, after forcing the weights to the disk. Raises OutputError.
 
-        The records of the witness go: no step of a finished run is repeated.
+        Deletes the records of the witness, since no step of a finished run is repeated.
         """
         self.checkpoints.require_ownership()
         result = {**result, "weights_file": self.weights_file}

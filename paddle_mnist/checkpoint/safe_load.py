@@ -27,7 +27,7 @@ _DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _MAX_AXES = 32  # of an array, as in NumPy 1
 _MAX_DEPTH = 8  # of nested containers; a state_dict has 2
-_MAX_KEY = 2**60  # of integers as keys: larger ones may be chosen to have one hash
+_MAX_KEY = 2**60  # of integers as keys: larger ones could be chosen to have the same hash
 # Under pickle protocols 2 and 3, paddle.save slices tensors over 1 GiB and lists the slices here.
 _SLICED_TENSORS = "UnpackBigParamInfor@@"
 # The errors that damaged data cause.
@@ -170,7 +170,7 @@ _FUNCTIONS: dict[tuple[str, str], Any] = {
 
 
 class _Bounded:
-    """Reads a file, and never asks it for more bytes than it has, for which it would make room."""
+    """Reads a file, but never asks for more bytes than are left: Python would make room first."""
 
     def __init__(self, file: BinaryFile, size: int):
         self._file, self.size, self.bytes_left = file, size, size
@@ -270,7 +270,7 @@ class _Unpickler(pickle._Unpickler):
         target = self.stack[-1]
         _refuse_unless(type(target) is dict, f"sets items of {_describe(target)}")
         for index in range(0, len(items), 2):
-            key = items[index]  # that takes no time to hash, and whose hash is its own
+            key = items[index]  # must be quick to hash, and must not collide with others
             is_small = type(key) is str or (type(key) is int and abs(key) <= _MAX_KEY)
             _refuse_unless(is_small, f"a key that is {_describe(key)}, or a huge number")
             target[key] = items[index + 1]

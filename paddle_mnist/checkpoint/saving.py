@@ -40,16 +40,16 @@ class Saving(Options):
     rehearse: whether a new run rehearses a resume before its first step. Without it, `fit` neither
         finds nor refuses state beside the weights that a resume would lose; `state` is saved.
 
-    stop_on_difference: whether RepeatedStepError ends the training where a resumed run computes
-        another loss, for example, than the interrupted run did in the same step, before another
-        checkpoint is saved; otherwise a warning is logged.
+    stop_on_difference: whether to end training with RepeatedStepError, and to save nothing more,
+        if a resumed run repeats a step and computes another loss, for example, than the interrupted
+        run did; otherwise a warning is logged.
 
     When training ends or is stopped by a signal, it always saves. A checkpoint is kept if any rule
     keeps it; the newest is always kept:
 
     keep_last: the newest N of all.
-    keep_best: the N with the best values of `monitor`, of equals the earlier ones; True is 1, and
-        False is 0. Where an evaluation is among the N best so far, a checkpoint is always saved.
+    keep_best: the N with the best values of `monitor`, of equal ones the earlier; True means 1,
+        False 0. After an evaluation among the N best so far, a checkpoint is always saved.
     keep_epochs: the end of every epoch.
     keep_every_minutes: the newest of each span of N minutes.
     keep_breakpoints: every checkpoint that was saved because training was interrupted.
@@ -159,13 +159,13 @@ class Saving(Options):
         kept += best_first(oldest_first)[: self.keep_best]
         if self.keep_every_minutes:
             span = 60 * self.keep_every_minutes
-            newest = {one.manifest["saved_at"] // span: one for one in oldest_first}
+            newest = {c.manifest["saved_at"] // span: c for c in oldest_first}
             kept += newest.values()
         return {checkpoint.name for checkpoint in kept}
 
 
 def best_first(checkpoints: Iterable["Checkpoint"]) -> list["Checkpoint"]:
-    """Return the evaluated checkpoints, the best one first; equals stay in their order."""
+    """Return the evaluated checkpoints, the best first; equally good ones stay in their order."""
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     return sorted(evaluated, key=lambda checkpoint: -(checkpoint.score or 0.0))
 

@@ -21,7 +21,7 @@ from paddle_mnist.system.files import PendingFile
 
 _PROTOCOL = 4  # that of paddle.save
 _GENERATED = re.compile(r"(eager_tmp|generated_tensor)_\d+")  # names that differ after a resume
-_LARGE = 2**16  # bytes from which an array is written without a copy
+_LARGE_BYTES = 2**16  # bytes from which an array is written without a copy
 
 
 class SavedState:
@@ -110,14 +110,14 @@ class _StatePickler(_Pickler):  # type: ignore[misc]  # its base is Any to mypy
         if type(obj) in self.dispatch or not (is_tensor(obj) or isinstance(obj, np.ndarray)):
             return NotImplemented
         array = as_array(obj)
-        if array.nbytes < _LARGE or not array.flags.c_contiguous or array.dtype.hasobject:
+        if array.nbytes < _LARGE_BYTES or not array.flags.c_contiguous or array.dtype.hasobject:
             return array.__reduce__()
         call: Any = np.empty(0).__reduce__()[:2]
         contents = array.reshape(-1).view(np.uint8).data
         return *call, (1, array.shape, array.dtype, False, contents)
 
     def memoize(self, obj: Any) -> None:
-        """Remember, and so hold, written objects, except contents and the tuples around them."""
+        """Memoize a written object, which keeps it alive, unless it is contents or a tuple."""
         if not isinstance(obj, (bytes, tuple)):
             super().memoize(obj)
 

@@ -1,9 +1,9 @@
 """The checkpoints in a folder: commit, list, verify, prune, quarantine.
 
 Order of a commit: each file is written under a temporary name and forced to the disk; then they are
-renamed; the manifest comes last. Until then the checkpoint does not exist; from then on it is
-complete. The files of one that exists cannot all be replaced at once: the new one is written under
-a second name first, and so valid in the meantime.
+renamed; the manifest comes last. Before that, the checkpoint does not exist; afterwards it is
+complete. To replace a checkpoint, whose files cannot all be replaced at once, the new one is first
+written under a second name, so that one of the two is always valid.
 """
 
 import contextlib
@@ -52,11 +52,11 @@ FileSignatures = list[tuple[int, int, int, int]]
 
 ANY_NAME = "*_epoch*"  # a glob pattern for the names of checkpoints
 QUARANTINE = "quarantine"
-SPARE = "_new"  # the end of the second name of a checkpoint that replaces another
+SPARE_SUFFIX = "_new"  # the end of the second name of a checkpoint that replaces another
 
 
 def without_lock() -> None:
-    """Raise nothing, in a folder that is not locked. Unlike a lambda, it is sent to processes."""
+    """Do nothing, for a folder without a lock. Unlike a lambda, it can be sent to processes."""
 
 
 class CheckpointStore:
@@ -69,7 +69,7 @@ class CheckpointStore:
     def __init__(self, folder: Union[str, Path]):
         self.folder = Path(folder)
         self.require_ownership: Callable[[], None] = without_lock
-        # Of the checkpoints that this process wrote or verified, by the checksum of the manifest.
+        # Of files that this process wrote or verified, by the checksum of the manifest.
         self._signatures: dict[str, FileSignatures] = {}
         # The checkpoints that `_listed_for` may drop, so that a save need not read all manifests.
         self._listed: dict[Path, Checkpoint] = {}
@@ -85,7 +85,7 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
-        It replaces one of the same name: at each moment that one or the new one is valid.
+        A checkpoint of the same name is replaced: at each moment the old or the new one is valid.
 
         files: contents by suffix. entries: further entries of the manifest, which do not replace
             those that every checkpoint has. number: the format.
@@ -94,9 +94,9 @@ class CheckpointStore:
         if self._signatures and not self.folder.exists():
             log.warning("%s: deleted during training, with all earlier checkpoints", self.folder)
         make_folder(self.folder)
-        path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE))
+        path, spare = (self.folder / f"{name}{end}.json" for end in ("", SPARE_SUFFIX))
         if os.path.lexists(path):
-            self.commit(name + SPARE, files, state, entries, number)
+            self.commit(name + SPARE_SUFFIX, files, state, entries, number)
             remove(path)
         listed, pending = {}, []
         with contextlib.ExitStack() as stack:
@@ -200,12 +200,12 @@ class CheckpointStore:
             try:
                 first_valid = self._verified(checkpoint, loads)
                 break
-            except (DamagedError, UnreadableError) as found:
+            except (DamagedError, UnreadableError) as reason:
                 if not os.path.lexists(checkpoint.path):  # its writer has deleted it: list again
                     return self._first_valid(ordered, loads)
-                if isinstance(found, UnreadableError):
+                if isinstance(reason, UnreadableError):
                     raise
-                damaged[checkpoint.path] = found
+                damaged[checkpoint.path] = reason
         for error in damaged.values():
             log.warning("damaged checkpoint: %s", error)
         return first_valid, [*damaged]
@@ -232,9 +232,9 @@ class CheckpointStore:
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
         """Return the checkpoints that `saving` does not keep.
 
-        A damaged checkpoint must not take the place of a good one, such as that of the best. Since
-        verifying takes time, only those that are kept are verified; if some are damaged or cannot
-        be read, this is repeated without them. They are not pruned.
+        A damaged checkpoint must not take a good one's place, such as that of the best. Verifying
+        takes time, so only the checkpoints to be kept are verified; those that are damaged or
+        cannot be read are left out, but not pruned, and the choice is made again.
         """
         if saving != self._listed_for:
             self._listed = {checkpoint.path: checkpoint for checkpoint in self.all()}
@@ -254,11 +254,11 @@ class CheckpointStore:
         return dropped
 
     def _verified(self, checkpoint: Checkpoint, loads: bool = False) -> Checkpoint:
-        """Read a checkpoint's files, and remember them; return it. Raises as `load_all` does.
+        """Verify a checkpoint, remember its files' signatures, return it. Raises as `load_all`.
 
         loads: whether to load them, too.
         """
-        # Taken before they are read, so that a file that changes meanwhile has another one.
+        # Taken before the files are read, so that one that changes meanwhile will not match.
         signatures = _file_signatures(checkpoint)
         if loads:
             checkpoint = checkpoint.load_all()
@@ -306,7 +306,7 @@ class CheckpointStore:
     def orphaned_files(self) -> list[Path]:
         """Return the files that belong to no checkpoint: temporary ones, and unlisted data.
 
-        They are left by an interrupted save or deletion, or by a lost manifest.
+        An interrupted save or deletion, or a lost manifest, leaves such files.
         """
         checkpoints, unreadable = self._read_manifests()
         listed = {name for checkpoint in checkpoints for name in checkpoint.manifest["files"]}
@@ -355,10 +355,10 @@ def _file_signatures(checkpoint: Checkpoint) -> FileSignatures:
     If a file changes, so does one of these.
     """
     try:
-        found = [checkpoint.path.with_name(name).stat() for name in checkpoint.manifest["files"]]
+        files = [checkpoint.path.with_name(name).stat() for name in checkpoint.manifest["files"]]
     except OSError:
         return []
-    return [(file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino) for file in found]
+    return [(file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino) for file in files]
 
 
 def _are_older(signatures: FileSignatures, checkpoint: Checkpoint) -> bool:

@@ -139,12 +139,12 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     file: dict[str, Any] = {}
     for path in args.config:
         file.update(read_yaml(path, may_be_pipe=True))
-    given = {**implied, **file, **options}
-    if given.get("output") is None:
-        given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))
-    if "lr_schedule" not in given and _is_continued(given):
+    chosen = {**implied, **file, **options}
+    if chosen.get("output") is None:
+        chosen["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))
+    if "lr_schedule" not in chosen and _is_continued(chosen):
         values.update(continued_schedule({**TrainConfig().options, **values}))
-    values.update(given)
+    values.update(chosen)
     return TrainConfig.from_mapping(values, origin=", ".join(args.config) or "config")
 
 

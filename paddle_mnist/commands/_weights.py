@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, WORDS
+from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, WEIGHTS_WORDS
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError
 
@@ -30,7 +30,7 @@ def add_weights_arguments(
     default: the weights without them, for the help. kinds: what a name may stand for.
     first: whether a name may also stand before all options. run_options: spellings of `--run`.
     """
-    meaning = f"{kinds}, {', '.join(WORDS[:-1])} or {WORDS[-1]} [{default}]"
+    meaning = f"{kinds}, {', '.join(WEIGHTS_WORDS[:-1])} or {WEIGHTS_WORDS[-1]} [{default}]"
     if first:
         parser.usage = "%(prog)s [RUN] [options]"
         parser.add_argument("weights", metavar="RUN", nargs="?", help=meaning)

@@ -7,7 +7,7 @@ from typing import Any
 from paddle_mnist.commands import Parser, command
 from paddle_mnist.commands._train_options import add_device_option
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
-from paddle_mnist.mnist.arrays import SPLIT_NAMES, noun_of
+from paddle_mnist.mnist.splits import SPLIT_NAMES, noun_of
 from paddle_mnist.system.devices import require_paddle
 
 

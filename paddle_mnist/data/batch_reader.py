@@ -1,4 +1,4 @@
-"""Read the samples of a batch: in one call where the dataset can, else one by one."""
+"""Read the samples of a batch: in one call if the dataset allows that, else one by one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Protocol
@@ -7,7 +7,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.data.collate import (
-    COPIED,
+    COPIED_DTYPES,
     SUPPORTED,
     CollateFn,
     as_supported,
@@ -33,12 +33,12 @@ class MapDataset(Protocol):
 class BatchReader:
     """Reads batches of a dataset, with random numbers that follow from their place in the epoch.
 
-    A dataset with `__getitems__(indices)` is read by it, as PyTorch does. A `TensorDataset` is read
-    with one operation for each of its tensors. All others are read sample by sample.
+    If a dataset has a method `__getitems__(indices)`, it is called, as in PyTorch. A
+    `TensorDataset` is read with one operation for each of its tensors, any other one by one.
 
     Before each read, Python's, NumPy's and Paddle's generators are seeded from (seed, split, epoch,
-    position of the first sample in the epoch). What is read together is the same for any number of
-    workers and processes, so the random numbers of samples and `collate_fn` are, too.
+    position of the first sample in the epoch). For any number of workers and processes the same
+    samples are read together, so the random numbers of samples and `collate_fn` are the same, too.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BatchReader:
         self.dataset, self.seed, self.collate_fn, self.split = dataset, seed, collate_fn, split
         self._source = type(dataset).__name__  # for errors
         self._epoch: Optional[int] = None  # that was passed to the dataset
-        self._read_at_once = _batch_method(dataset, collate_fn)
+        self._read_batch = _batch_method(dataset, collate_fn)
 
     def begin(self, epoch: int) -> None:
         """Pass the epoch to the dataset, if it has a method `set_epoch`."""
@@ -64,17 +64,17 @@ class BatchReader:
             self.begin(shard.epoch)
         seed_generators(self.seed, self.split, shard.epoch, shard.position)
         indices = shard.batch.tolist()
-        if self._read_at_once is None:
+        if self._read_batch is None:
             samples = read_samples(self.dataset, indices)
             return make_batch(samples, self._source, indices, self.collate_fn)
         with data_error(lambda: f"{self._source}: __getitems__ of samples {some(indices)}"):
-            found = self._read_at_once(self.dataset, shard.batch)
-        return self._checked(found, indices)
+            returned = self._read_batch(self.dataset, shard.batch)
+        return self._checked(returned, indices)
 
-    def _checked(self, found: Any, indices: Sequence[int]) -> Any:
-        """Return the batch that a dataset's `__getitems__` has found.
+    def _checked(self, returned: Any, indices: Sequence[int]) -> Any:
+        """Return the batch that a dataset's `__getitems__` has returned.
 
-        found: a list of samples, of which the batch is made; anything else is the batch itself,
+        returned: a list of samples, of which the batch is made; anything else is the batch itself,
             arrays and tensors [B, ...] in tuples and dicts, whose arrays are converted as by
             `make_batch`.
         Raises DataError for another number of samples, or if a collate_fn gets a whole batch.
@@ -83,21 +83,21 @@ class BatchReader:
         def error(expected: str) -> DataError:
             return DataError(
                 f"{self._source}: __getitems__ of samples {some(indices)} returned "
-                f"{describe_batch(found)}; expected {expected}"
+                f"{describe_batch(returned)}; expected {expected}"
             )
 
         count = len(indices)
-        if isinstance(found, list):
-            if len(found) != count:
-                raise error(f"{count} samples, not {len(found)}")
-            return make_batch(found, self._source, indices, self.collate_fn)
+        if isinstance(returned, list):
+            if len(returned) != count:
+                raise error(f"{count} samples, not {len(returned)}")
+            return make_batch(returned, self._source, indices, self.collate_fn)
         if self.collate_fn is not None:
             raise error("a list of samples for the collate_fn, not a whole batch")
-        if length_of(found) != count:
+        if length_of(returned) != count:
             raise error(f"a list of {count} samples, or arrays and tensors with {count} rows")
         try:
             return mapped(
-                found, lambda leaf: as_supported(leaf) if isinstance(leaf, np.ndarray) else leaf
+                returned, lambda leaf: as_supported(leaf) if isinstance(leaf, np.ndarray) else leaf
             )
         except ValueError:
             raise error(SUPPORTED) from None
@@ -112,7 +112,7 @@ def set_epoch(part: Any, epoch: int) -> None:
 def _batch_method(
     dataset: Any, collate_fn: Optional[CollateFn]
 ) -> Optional[Callable[[Any, np.ndarray], Any]]:
-    """Return what reads many samples at once as `__getitem__` reads one; None if nothing does.
+    """Return a function that reads a batch as `__getitem__` would; None if the dataset has none.
 
     A subclass that overrides only `__getitem__`, for example to augment samples, inherits a
     `__getitems__` that does not.
@@ -129,7 +129,7 @@ def _batch_method(
 
 
 def _can_be_gathered(values: Any) -> bool:
-    return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in COPIED
+    return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in COPIED_DTYPES
 
 
 def _gather(dataset: Any, indices: np.ndarray) -> tuple[paddle.Tensor, ...]:

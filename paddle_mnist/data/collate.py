@@ -13,9 +13,9 @@ from paddle_mnist.data.structures import describe_batch, leaves, rebuilt
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.system.arrays import as_array
 
-SIGNED = {"uint16": np.int32, "uint32": np.int64}
+SIGNED_DTYPES = {"uint16": np.int32, "uint32": np.int64}
 # What `paddle.gather` and `paddle.stack` take on a CPU, in Paddle 2.6.2 as in 3.3.1.
-COPIED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
+COPIED_DTYPES = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
 SUPPORTED = (  # in a sample
     "numbers, arrays, tensors or strings, of a dtype that Paddle supports (int64, but not "
     "uint64); for others give a collate_fn"
@@ -47,10 +47,7 @@ def read_samples(dataset: Any, indices: Sequence[int]) -> list[Any]:
 
 
 def make_batch(
-    samples: list[Any],
-    source: str,
-    indices: Sequence[int],
-    collate_fn: Optional[CollateFn] = None,
+    samples: list[Any], source: str, indices: Sequence[int], collate_fn: Optional[CollateFn] = None
 ) -> Any:
     """Make a batch of samples.
 
@@ -132,7 +129,7 @@ def _can_stack_tensors(tensors: Sequence[paddle.Tensor]) -> bool:
     shape, dtype = first.shape, first.dtype
     # By identity: to compare dtypes takes as long as to stack.
     are_alike = all(t.dtype is dtype and t.shape == shape and t.is_dense() for t in tensors)
-    if not are_alike or not math.prod(shape) or dtype not in COPIED:
+    if not are_alike or not math.prod(shape) or dtype not in COPIED_DTYPES:
         return False
     # A forked worker sends arrays; tensors on another device than the net are copied there.
     is_on_cpu = paddle.get_device() == "cpu" and first.place.is_cpu_place()
@@ -149,8 +146,8 @@ def as_supported(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "bifc":  # most arrays; comparing names takes longer
         return array
     name = array.dtype.name
-    if name in SIGNED:
-        return array.astype(SIGNED[name])
+    if name in SIGNED_DTYPES:
+        return array.astype(SIGNED_DTYPES[name])
     if name not in ("uint8", "bfloat16"):
         raise ValueError(f"Paddle does not support {name}")
     return array
@@ -161,7 +158,7 @@ def _is_of_objects(leaf: Any) -> bool:
 
 
 def _require_alike(samples: Sequence[Any], source: str, indices: Sequence[int]) -> None:
-    """Raise DataError for the first sample that no batch can have, or that differs from others."""
+    """Raise DataError for the first sample that cannot be batched, or differs from the first."""
     for index, sample in zip(indices, samples):
         try:
             _stack([sample])

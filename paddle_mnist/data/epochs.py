@@ -1,9 +1,9 @@
 """Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all.
 
-Paddle's own samplers draw from NumPy's global generator, or have a method `set_epoch`. A caller's
-sampler may also keep a generator, or count its epochs. A resumed run therefore iterates such a
-sampler over the earlier epochs first, so that it enters an epoch in the same state as in an
-unbroken run.
+The order of an epoch must not depend on where a run resumes. Paddle's own samplers draw from
+NumPy's global generator, which `ExternalLoader` seeds for each epoch, or have a method `set_epoch`.
+A caller's own sampler may also keep a generator, or count its epochs. Unless it has just ended the
+epoch before, it returns to its first state and iterates over all earlier epochs.
 """
 
 import copy
@@ -11,6 +11,7 @@ import functools
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Optional, cast
 
 import numpy as np
@@ -22,22 +23,31 @@ from paddle_mnist.data.collate import CollateFn, make_batch, read_samples
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers, read_by_paddle, warn_of_open_files
 
-# A sampler counts and draws with these. Its dataset, for example, is not its state.
-KEPT: tuple[type, ...] = (bool, int, float, str, type(None))
-KEPT += (np.random.RandomState, np.random.Generator, random.Random)
-State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
+# The attributes that a sampler counts and draws with. Its dataset, for example, is not its state.
+STATE_TYPES: tuple[type, ...] = (bool, int, float, str, type(None))
+STATE_TYPES += (np.random.RandomState, np.random.Generator, random.Random)
 
-# By the id of a batch sampler: its state when it was first seen, and the epoch that it would begin
-# now; None inside an epoch.
-_histories: dict[int, tuple[State, Optional[int]]] = {}
+
+@dataclass
+class _History:
+    """The history of a batch sampler of the caller's own, and of the sampler in it.
+
+    first_state: the attributes of both when they were first seen.
+    next_epoch: the epoch that they would begin now; None inside an epoch.
+    """
+
+    first_state: list[dict[str, Any]]
+    next_epoch: Optional[int] = 0
+
+
+_histories: dict[int, _History] = {}  # by the id of the batch sampler
 
 
 def read_epoch(batches: Iterable[Any], epoch: int, start: int = 0) -> Iterator[Any]:
     """Yield the batches of an epoch; close the iterator to end the workers of a loader.
 
     The loader, its dataset, its batch sampler and the sampler in it get the epoch, counted from 0,
-    if they have a method `set_epoch`. A sampler begins in the state that the earlier epochs leave
-    it in (see `_begin_epoch`), so the order is the same wherever a run resumes.
+    if they have a method `set_epoch`.
 
     start: the first batch to read, for a batch sampler whose `set_epoch` takes it.
     """
@@ -104,20 +114,18 @@ def _init_worker(
 
 
 def _begin_epoch(batch_sampler: Any, epoch: int) -> None:
-    """Bring a sampler of the caller's own into its state at the beginning of an epoch.
-
-    A sampler that has just ended the epoch before is left as it is. Any other, as in a resumed
-    run, iterates over the epochs before, from the state in which it was first seen.
-    """
-    key, parts = id(batch_sampler), _parts(batch_sampler)
+    """Bring a sampler of the caller's own into the state in which it begins an epoch."""
+    parts = [batch_sampler, getattr(batch_sampler, "sampler", None)]
+    parts = [part for part in parts if hasattr(part, "__dict__")]
     if not hasattr(batch_sampler, "__dict__") or not any(map(_is_of_the_callers_own, parts)):
         return
+    key = id(batch_sampler)
     if key not in _histories:
-        _histories[key] = _state(parts), 0
+        _histories[key] = _History(_copied_state(parts))
         weakref.finalize(batch_sampler, _histories.pop, key)
-    initial, next_epoch = _histories[key]
-    if next_epoch != epoch:
-        for part, values in zip(parts, copy.deepcopy(initial)):
+    history = _histories[key]
+    if history.next_epoch != epoch:
+        for part, values in zip(parts, copy.deepcopy(history.first_state)):
             vars(part).update(values)
         with generators_restored():
             for number in range(epoch):
@@ -125,28 +133,22 @@ def _begin_epoch(batch_sampler: Any, epoch: int) -> None:
                     set_epoch(part, number)
                 for _ in batch_sampler:
                     pass
-    _histories[key] = initial, None
+    history.next_epoch = None
 
 
 def _end_epoch(batch_sampler: Any, epoch: int) -> None:
     """Record that a sampler has come to the end of an epoch."""
-    if id(batch_sampler) in _histories:
-        initial, _ = _histories[id(batch_sampler)]
-        _histories[id(batch_sampler)] = initial, epoch + 1
-
-
-def _parts(batch_sampler: Any) -> list[Any]:
-    parts = (batch_sampler, getattr(batch_sampler, "sampler", None))
-    return [part for part in parts if hasattr(part, "__dict__")]
+    if history := _histories.get(id(batch_sampler)):
+        history.next_epoch = epoch + 1
 
 
 def _is_of_the_callers_own(part: Any) -> bool:
     return not type(part).__module__.startswith(("paddle.", "paddle_mnist."))
 
 
-def _state(parts: list[Any]) -> State:
-    kept = [
-        {name: value for name, value in vars(part).items() if isinstance(value, KEPT)}
+def _copied_state(parts: list[Any]) -> list[dict[str, Any]]:
+    states = [
+        {name: value for name, value in vars(part).items() if isinstance(value, STATE_TYPES)}
         for part in parts
     ]
-    return copy.deepcopy(kept)  # together: parts may share a generator
+    return copy.deepcopy(states)  # together: parts may share a generator

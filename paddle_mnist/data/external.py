@@ -1,4 +1,4 @@
-"""Open data of any kind: a dataset, and whatever yields its batches by itself."""
+"""Open data of any kind: a dataset, or whatever yields batches by itself."""
 
 import itertools
 import logging
@@ -54,14 +54,18 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
 class ExternalLoader(Loader):
     """Loads the batches of whatever yields them: a `paddle.io.DataLoader`, or a function.
 
-    Before each epoch Python's, NumPy's and Paddle's generators are seeded from (seed, epoch), so
-    that a shuffling `DataLoader`, which draws from NumPy's, has the same order again.
+    Each pass over the data yields batches 0, 1, 2, ..., and `group` of them make a step. With five
+    batches and a group of two, the steps are:
 
-    With `steps_per_epoch`, an epoch begins where the one before has ended, and at their end the
-    data begin again. The generators are then seeded before each batch, so that it does not depend
-    on what steps draw: a resumed run, which reads the earlier batches again, gets the same.
+    no steps_per_epoch    [0 1] [2 3] [4] | [0 1] [2 3] [4] |    an epoch is a pass
+    steps_per_epoch=2     [0 1] [2 3] | [4 0] [1 2] | [3 4] ...  a stream of passes stays open
 
-    batches: an iterable, or a function that returns one, for each epoch.
+    Before each pass Python's, NumPy's and Paddle's generators are seeded from (seed, pass), so that
+    a shuffling `DataLoader`, which draws from NumPy's, has the same order again. With
+    `steps_per_epoch` they are seeded after each batch, too: a resumed run, which reads the earlier
+    batches of the stream again without making their steps, then gets the same ones.
+
+    batches: an iterable, or a function that returns one for each pass.
     seed: by default no generator is seeded.
     group: how many batches make a step; their gradients are accumulated.
     steps_per_epoch: the number of steps in an epoch; by default it ends with the data.
@@ -82,11 +86,11 @@ class ExternalLoader(Loader):
             )
         self.batches, self.seed, self.group = batches, seed, group
         self._steps = steps_per_epoch
-        self._stream: Iterator[Any] = iter(())  # open from epoch to epoch
-        self._stream_at: Optional[int] = None  # the number of the step that it yields next
+        self._stream: Iterator[list[Any]] = iter(())  # of steps, open from epoch to epoch
+        self._next_step: Optional[int] = None  # the number of the step that the stream yields next
         sampler = getattr(batches, "batch_sampler", None)
-        self._begins_anywhere = isinstance(sampler, ResumableBatchSampler)
-        self._last: Any = None  # iterator that the function returned
+        self._has_resumable_sampler = isinstance(sampler, ResumableBatchSampler)
+        self._last_returned: Any = None  # by the function
 
     @property
     def is_function(self) -> bool:
@@ -95,7 +99,7 @@ class ExternalLoader(Loader):
 
     @property
     def resumes_inside_epochs(self) -> bool:
-        return self._begins_anywhere or self._steps is not None
+        return self._has_resumable_sampler or self._steps is not None
 
     @property
     def steps_per_epoch(self) -> Optional[int]:
@@ -106,23 +110,23 @@ class ExternalLoader(Loader):
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         """Yield the batches of an epoch's steps from number `start` on, every `stride`-th."""
         if self._steps:
-            end = (epoch + 1) * self._steps
-            steps = self._read_on(end - self._steps + start, end)
+            steps = self._read_stream(epoch * self._steps + start, (epoch + 1) * self._steps)
+        elif self._has_resumable_sampler:
+            steps = self._grouped(self._read_pass(epoch, start * self.group))
         else:
-            begin, dropped = (start * self.group, 0) if self._begins_anywhere else (0, start)
-            steps = itertools.islice(self._groups(self._pass(epoch, begin)), dropped, None)
+            steps = itertools.islice(self._grouped(self._read_pass(epoch)), start, None)
         for group in itertools.islice(steps, 0, None, stride):
             yield self._shards(group) if self.group > 1 else tensors(group[0])
 
-    def _read_on(self, first: int, end: int) -> Iterator[list[Any]]:
-        """Yield the batches of the steps from number `first` up to `end`, in an open stream."""
-        if self._stream_at != first:  # after a trial, or in a resumed training
+    def _read_stream(self, first: int, end: int) -> Iterator[list[Any]]:
+        """Yield the batches of the steps from number `first` up to `end`, counted over epochs."""
+        if self._next_step != first:  # after a trial, or in a resumed training
             if first:
                 log.info("reading the batches of the %d earlier steps again", first)
-            passes = itertools.chain.from_iterable(map(self._pass, itertools.count()))
-            self._stream = self._groups(itertools.islice(passes, first * self.group, None))
+            batches = itertools.chain.from_iterable(map(self._read_pass, itertools.count()))
+            self._stream = self._grouped(itertools.islice(batches, first * self.group, None))
         try:
-            for self._stream_at in range(first + 1, end + 1):
+            for self._next_step in range(first + 1, end + 1):
                 yield next(self._stream)
         except BaseException:  # also of a caller who leaves the epoch early
             self.close()
@@ -130,30 +134,15 @@ class ExternalLoader(Loader):
 
     def close(self) -> None:
         """Drop the open stream, which may have workers."""
-        self._stream, self._stream_at = iter(()), None
+        self._stream, self._next_step = iter(()), None
 
-    def _pass(self, number: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of one pass over the data; a `ResumableBatchSampler` begins at `start`.
+    def _read_pass(self, number: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of one pass over the data. Raises DataError if there are none.
 
-        Raises DataError if there are none, and if a function returns the same iterator
-        twice.
+        start: the first batch to read, for a `ResumableBatchSampler`.
         """
         self._seed_generators(number)
-        batches = self.batches
-        if not isinstance(batches, Iterable):  # a DataLoader is callable as well
-            batches = batches()
-            if not isinstance(batches, Iterable):
-                raise DataError(
-                    f"the function that gives the data returned a {type(batches).__name__}; "
-                    "expected an iterator of batches"
-                )
-            if isinstance(batches, Iterator) and batches is self._last:
-                raise DataError(
-                    f"the function that gives the data returned the same {type(batches).__name__} "
-                    "twice; expected a new iterator each time, as fit reads the first batches "
-                    "before the training"
-                )
-            self._last = batches
+        batches = self._iterable_batches()
         count = 0
         for count, batch in enumerate(read_epoch(batches, number, start), 1):
             yield batch
@@ -167,11 +156,30 @@ class ExternalLoader(Loader):
                 "least one; a function must return a new iterator each time"
             )
 
+    def _iterable_batches(self) -> Iterable[Any]:
+        """Return the batches; call the function if they come from one. Raises DataError."""
+        if isinstance(self.batches, Iterable):  # a DataLoader is callable as well
+            return self.batches
+        batches = self.batches()
+        if not isinstance(batches, Iterable):
+            raise DataError(
+                f"the function that gives the data returned a {type(batches).__name__}; "
+                "expected an iterator of batches"
+            )
+        if isinstance(batches, Iterator) and batches is self._last_returned:
+            raise DataError(
+                f"the function that gives the data returned the same {type(batches).__name__} "
+                "twice; expected a new iterator each time, as fit reads the first batches "
+                "before the training"
+            )
+        self._last_returned = batches
+        return batches
+
     def _seed_generators(self, *key: Union[int, str]) -> None:
         if self.seed is not None:
             seed_generators(self.seed, *key)
 
-    def _groups(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
+    def _grouped(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield the batches of each step; the last may have fewer."""
         while group := list(itertools.islice(batches, self.group)):
             yield group
@@ -195,12 +203,16 @@ def open_loader(
     drop_last: bool = False,
     split: str = TRAIN,
 ) -> Union[BatchLoader, ExternalLoader]:
-    """Return a loader of data of any kind; a loader is returned as it is.
+    """Return a loader of data of any kind. Raises ConfigError.
 
-    data: a `paddle.io.Dataset`, a list of samples or anything else with a length and indices, or
-        an `IterableDataset`, each of which is divided into batches; or what an `ExternalLoader`
-        takes, which yields batches. For the others see `BatchLoader`.
-    Raises ConfigError.
+    data                                                 loader
+    a loader                                             itself
+    a `paddle.io.Dataset`, a list of samples, or         `BatchLoader`, which makes batches
+        anything else with a length and indices
+    an `IterableDataset`                                 `ExternalLoader` of the batches made here
+    a `DataLoader`, a function, another iterable         `ExternalLoader`
+
+    For the other arguments see `BatchLoader`.
     """
     # A class such as `list` has both methods, and counts as a function here.
     is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")

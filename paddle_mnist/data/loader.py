@@ -10,13 +10,7 @@ import numpy as np
 
 from paddle_mnist.data.batch_reader import BatchReader, MapDataset
 from paddle_mnist.data.collate import CollateFn
-from paddle_mnist.data.sampler import (
-    EpochOrder,
-    SeededOrder,
-    Shard,
-    ShardSpec,
-    require_batch_size,
-)
+from paddle_mnist.data.sampler import EpochOrder, SeededOrder, Shard, ShardSpec, require_batch_size
 from paddle_mnist.data.seeding import TRAIN
 from paddle_mnist.data.structures import tensors
 from paddle_mnist.data.workers import map_in_workers, warn_of_open_files
@@ -32,9 +26,9 @@ class BatchLoader(Loader):
         arrays, tensors and numbers, nested in dicts, tuples and lists. Its method `set_epoch`, if
         there is one, is called with the epoch, counted from 0.
 
-        Where the dataset has a method `__getitems__(indices)`, as in PyTorch, a batch is read by
-        one call of it, which is quicker. It returns a list of samples, or the batch itself: tuples
-        and dicts of arrays or tensors [B, ...]. A `paddle.io.TensorDataset` needs no such method.
+        If the dataset has a method `__getitems__(indices)`, as in PyTorch, one call reads a batch,
+        which is quicker. It returns a list of samples, or the batch itself: tuples and dicts of
+        arrays or tensors [B, ...]. A `paddle.io.TensorDataset` needs no such method.
     batch_size: samples in a batch; the last of an epoch may be short.
     seed, shuffle: shuffle the samples in every epoch, by (seed, epoch).
     collate_fn: makes a batch of a list of samples; by default they are stacked.
@@ -42,11 +36,11 @@ class BatchLoader(Loader):
     order: an order in place of `shuffle`: from the epoch, the indices of its samples, int64 [N].
         It may leave samples out, and repeat them; N is the same in every epoch.
     drop_last: whether to leave out the last batch of an epoch if it is short.
-    split: "train", or another name for data of which samples draw other random numbers.
+    split: "train", or another name, for data whose samples draw other random numbers.
 
     Before each batch, or each shard of one, is read, Python's, NumPy's and Paddle's generators are
-    seeded from (seed, split, epoch, position of its first sample in the epoch): random augmentation
-    is the same in whichever process it happens.
+    seeded from (seed, split, epoch, position of its first sample in the epoch), so random
+    augmentation is the same in every process.
 
     Raises ConfigError for a batch size below 1, for an invalid order, and for a dataset whose
     length changes later.
@@ -134,10 +128,10 @@ class BatchLoader(Loader):
             yield shards if self.shard_spec else shards[0].batch
 
     def first_batch(self, epoch: int = 0) -> Any:
-        """Return what this process reads first in the first epoch, as arrays, without workers.
+        """Return the batch that this process reads first in the first epoch, or its first shard.
 
-        It is the first shard, if batches are divided.
-        epoch: whose random numbers these samples draw.
+        It is read without workers, and has arrays.
+        epoch: the one whose random numbers these samples draw.
         """
         shard = next(self._plan(0))[0]
         self._read.begin(epoch)
@@ -167,13 +161,13 @@ class BatchLoader(Loader):
 
 
 def require_length(dataset: MapDataset, samples: int) -> None:
-    """Raise ConfigError for a dataset that has another length than when it was first seen."""
+    """Raise ConfigError for a dataset whose length has changed since it was first seen."""
     if len(dataset) != samples:
         raise ConfigError(
             f"{type(dataset).__name__} had {samples} samples at first, and has {len(dataset)} now; "
-            "expected as many in every epoch; for data that grow, give a function that returns an "
-            "iterator over the batches of an epoch, which is called for each epoch, or call fit "
-            "again with another output and start=StartFrom(...)"
+            "expected the same number in every epoch; for data that grow, give a function that "
+            "returns an iterator over the batches of an epoch, which is called for each epoch, or "
+            "call fit again with another output and start=StartFrom(...)"
         )
 
 

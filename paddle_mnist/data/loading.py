@@ -19,10 +19,10 @@ class Loading(Options):
     order: (epoch) -> the indices of the epoch's training samples, int64 [N], in place of `shuffle`.
         It is called once an epoch, and checkpoints contain its result.
     drop_last: whether to leave out the last batch of an epoch of training samples if it is short.
-    steps_per_epoch: the number of steps after which an epoch ends. Each epoch of a dataset reads
-        so many steps of its own order. Data that yield batches, such as endless ones, are read on
-        in the next epoch; at their end they begin again.
-    max_steps: the number of steps after which the training ends, also inside an epoch.
+    steps_per_epoch: the number of steps after which an epoch ends. For a dataset, each epoch reads
+        that many steps of its own order. Data that yield batches, such as endless ones, continue in
+        the next epoch where they stopped, and begin again at their end.
+    max_steps: the number of steps after which the training ends, even inside an epoch.
     """
 
     heading = "data"

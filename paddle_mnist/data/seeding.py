@@ -49,7 +49,7 @@ def reseed(seed: int, step: int, shard: int = 0) -> None:
 
 @contextlib.contextmanager
 def generators_restored() -> Iterator[None]:
-    """Give all global generators back as they were: Python's, NumPy's and Paddle's."""
+    """Restore all global generators at the end: Python's, NumPy's and Paddle's."""
     python, numpy = random.getstate(), np.random.get_state()
     # Not `paddle.set_rng_state(state, "cpu")`: Paddle 2.6.2 cannot set it by a device's name.
     cpu = paddle.framework.core.default_cpu_generator()

@@ -13,7 +13,7 @@ from paddle_mnist.system.arrays import as_array, own_memory
 
 
 def rebuilt(like: Any, parts: Sequence[Any]) -> Any:
-    """Return a tuple or list of the class of `like`, a named tuple's too, with other parts."""
+    """Return a tuple, named tuple or list of the class of `like` with other parts."""
     return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
 
@@ -122,7 +122,7 @@ def describe_batch(batch: Any) -> str:
 
 
 def require_one_shape(arrays: Any, first: Any, what: str) -> None:
-    """Raise DataError unless arrays, nested in `first` alike, differ only in their samples."""
+    """Raise DataError unless arrays, nested like those of `first`, have the same sample shapes."""
     if [leaf.shape[1:] for leaf in leaves(arrays)] != [leaf.shape[1:] for leaf in leaves(first)]:
         raise DataError(
             f"{what} are {describe_batch(arrays)}, those of the first {describe_batch(first)}; "

@@ -2,8 +2,8 @@
 
 Paddle's `DataLoader` sends arrays through shared memory, but makes lists of tuples, fails on an
 array without elements, ends an epoch at a batch without arrays, hides the error of a worker behind
-one of its own, and dies where shared memory is full. So it gets the arrays for which there is room,
-and the rest as one object.
+one of its own, and dies where shared memory is full. So it is given the arrays for which there is
+room, and everything else as one object.
 """
 
 import copy
@@ -32,17 +32,14 @@ from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
-SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
+SMALL_MEMORY = 256 * 2**20  # bytes, four times what Docker gives a container
 # The system has no more descriptors, processes or memory to give.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
 NO_SEMAPHORES = {errno.EACCES, errno.ENOENT, errno.ENOSYS, errno.EROFS}
 
 
 def map_in_workers(
-    read: Callable[[Any], Any],
-    keys: Iterator[Any],
-    num_workers: int,
-    **options: Any,
+    read: Callable[[Any], Any], keys: Iterator[Any], num_workers: int, **options: Any
 ) -> Iterator[Any]:
     """Yield `read(key)` of each key, in order, computed ahead in other processes.
 
@@ -81,7 +78,7 @@ def read_by_paddle(loader: paddle.io.DataLoader) -> Iterator[Any]:
     if not loader.num_workers or not _can_start():
         loader.num_workers = 0
         return iter(loader)
-    if loader.use_shared_memory and _room() < SMALL:
+    if loader.use_shared_memory and _room() < SMALL_MEMORY:
         _warn_of_small_memory()
         loader.use_shared_memory = False
     return _forked(loader)
@@ -108,20 +105,20 @@ def warn_of_open_files(dataset: Any) -> None:
 def _forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Yield the batches of a loader with workers; start them safely, and end them when closed.
 
-    In a worker, Python's collector would destroy what earlier loaders have left, and wait forever
-    for threads of theirs that were not forked. So all objects, garbage too, are hidden from the
-    collector of the workers. An iterator that is only dropped keeps its threads, which keep it, and
-    its workers. The loader may not have persistent workers, and is changed.
+    In a worker, Python's garbage collector would destroy what earlier loaders left behind, and wait
+    forever for their threads, which were not forked. All objects, garbage too, are therefore hidden
+    from the workers' collectors. An iterator must be closed: one that is only dropped is kept alive
+    by its own threads, with its workers. Changes the loader, whose workers must not be persistent.
     """
     loader.worker_init_fn = functools.partial(_init_worker, os.getpid(), loader.worker_init_fn)
     iterator = _started(loader)
     try:
         yield from iterator
-    except SystemError as error:  # Paddle's, of many lines
+    except SystemError as error:  # Paddle's, which has many lines
         raise ProcessError(
             f"one of the {loader.num_workers} workers that read the data has died "
             f"({summary(error)}); expected enough memory for them: try fewer num_workers, or 0, "
-            "which also shows an error of its own",
+            "with which this process shows the error",
             exit_code=1,
         ) from error
     finally:
@@ -171,7 +168,7 @@ def _end_workers(iterator: Any) -> None:
 
 
 def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: int) -> None:
-    """Have a worker end with the trainer; Paddle's waits for it forever after a kill -9."""
+    """Have a worker end with the trainer; after a kill -9, Paddle's would wait for it forever."""
     heartbeat.die_with(trainer)
     if init:
         init(number)
@@ -190,7 +187,7 @@ def _can_start() -> bool:
 
 def _room() -> int:
     """Return how many bytes shared memory has left."""
-    if sys.platform != "linux":  # other systems have ways of their own
+    if sys.platform != "linux":  # other systems share memory in another way
         return sys.maxsize
     try:
         system = os.statvfs(SHARED_MEMORY)
@@ -215,7 +212,7 @@ class _Batches(paddle.io.Dataset):  # type: ignore[type-arg]  # not generic in P
 
     def __init__(self, read: Callable[[Any], Any], batches_ahead: int):
         self.read = read
-        # twice as many, as a batch may be larger than those before; of each process of a run
+        # doubled, as a batch may be larger than those before; the processes of a run share it
         self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
     def __getitem__(self, key: Any) -> list[Any]:
@@ -236,7 +233,7 @@ class _Slot:
 class _Rest:
     """The rest of a batch without its arrays, which Paddle sends as it is.
 
-    is_whole: whether the arrays are in it, as shared memory has no room for them.
+    is_whole: whether it includes the arrays, for which shared memory has no room.
     """
 
     structure: Any
@@ -290,7 +287,4 @@ def _unpacked(sent: Sequence[Any]) -> Any:
         return batch
     if isinstance(batch, _Failure):
         raise batch.error from RuntimeError(f"in a worker:\n{batch.traceback}")
-    return mapped(
-        batch,
-        lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf,
-    )
+    return mapped(batch, lambda leaf: arrays[leaf.number] if isinstance(leaf, _Slot) else leaf)

@@ -19,11 +19,11 @@ from paddle_mnist.data.structures import explained, mapped
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.predictor import (
     ABOUT,
-    ANY,
+    CHECKED_SIZES,
+    FREE,
     ONNX,
     PARAMETERS,
     PROGRAMS,
-    SIZES,
     Input,
     Predictor,
     Signature,
@@ -32,13 +32,7 @@ from paddle_mnist.inference.predictor import (
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.environment import encodable, usable_home
-from paddle_mnist.system.files import (
-    make_folder,
-    remove,
-    sync_folder,
-    write_atomically,
-    writing,
-)
+from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically, writing
 from paddle_mnist.training.trained_model import Model, load_model
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
@@ -127,13 +121,13 @@ def _example(inputs: Any, usual_name: str) -> tuple[Input, np.ndarray]:
                 "[N, ...], or a paddle.static.InputSpec"
             )
         return Input(usual_name, batch.dtype.name, batch.shape[1:]), batch
-    samples, *shape = (ANY if size is None else size for size in inputs.shape or [1])
-    if samples != ANY or not all(size > 0 or size == ANY for size in shape):
+    samples, *shape = (FREE if size is None else size for size in inputs.shape or [1])
+    if samples != FREE or not all(size > 0 or size == FREE for size in shape):
         raise ConfigError(
             f"inputs are {inputs}; expected None as the first dimension, and positive sizes"
         )
     dtype = str(inputs.dtype).rpartition(".")[2].lower()
-    sizes = [SIZES[0] if size == ANY else size for size in shape]
+    sizes = [CHECKED_SIZES[0] if size == FREE else size for size in shape]
     numbers = np.random.RandomState(0).standard_normal([SPECIFIED_SAMPLES, *sizes])
     batch = numbers if dtype.startswith("float") else np.zeros_like(numbers)
     return Input(inputs.name or usual_name, dtype, tuple(shape)), batch.astype(dtype)
@@ -196,15 +190,15 @@ def export_layer(
     DeviceError where a package is missing, OutputError, and CheckpointError if the exported model
     gives other outputs than the layer; then the folder keeps its contents.
     """
-    if format not in FORMS:
-        raise ConfigError(f"format is {format!r}; expected {' or '.join(FORMS)}")
+    if format not in EXPORTERS:
+        raise ConfigError(f"format is {format!r}; expected {' or '.join(EXPORTERS)}")
     folder = Path(folder)
     if encodable(str(folder)) != str(folder):
         raise ConfigError(f"{folder}: Paddle exports only to a path in UTF-8; choose another one")
     size = sum(value.size * value.element_size() for value in layer.state_dict().values())
     with evaluation_mode(layer), _temporary_folder(folder, size + MAX_PROGRAM) as temporary:
         with explained(check_inputs, "the export"):
-            files = FORMS[format](layer, signature, temporary)
+            files = EXPORTERS[format](layer, signature, temporary)
         checks = [one_or_all(batches) for batches in signature.sized(check_inputs)]
         with paddle.no_grad():
             outputs = [layer(mapped(inputs, paddle.to_tensor)) for inputs in checks]
@@ -339,7 +333,7 @@ def _difference(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
     return largest
 
 
-FORMS: dict[str, Callable[[nn.Layer, Signature, Path], dict[str, bytes]]] = {
+EXPORTERS: dict[str, Callable[[nn.Layer, Signature, Path], dict[str, bytes]]] = {
     "paddle": _write_paddle,
     "onnx": _write_onnx,
 }

@@ -15,7 +15,7 @@ from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.environment import encodable
-from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_to_read, parse_json, read_bytes
 
 ABOUT = "about.json"
 ONNX = "model.onnx"
@@ -24,8 +24,8 @@ PARAMETERS = "inference.pdiparams"
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
 Shape = tuple[int, ...]
-ANY = -1  # the size of a dimension that is not fixed
-SIZES = 32, 48  # of such dimensions, with which an exported model is checked
+FREE = -1  # the size of a dimension that is not fixed
+CHECKED_SIZES = 32, 48  # of such dimensions, with which an exported model is checked
 # Inputs by name, and the indices of the requested outputs -> those outputs
 InferenceFn = Callable[[Mapping[str, np.ndarray], Sequence[int]], list[np.ndarray]]
 # The names of a model's inputs and of its outputs, and one function for each parallel computation
@@ -54,7 +54,7 @@ class Input:
     def from_about(cls, spec: Mapping[str, Any]) -> "Input":
         """Read what `describe` gave. Raises KeyError, TypeError or ValueError."""
         batch, *shape = spec["shape"]
-        if batch != ANY or not all(type(n) is int and (n > 0 or n == ANY) for n in shape):
+        if batch != FREE or not all(type(n) is int and (n > 0 or n == FREE) for n in shape):
             raise ValueError(f"the input's shape is {spec['shape']}")
         return cls(str(spec["name"]), np.dtype(spec["dtype"]).name, tuple(shape))
 
@@ -67,14 +67,14 @@ class Signature:
     outputs: tuple[str, ...]
 
     def sized(self, batches: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Return batches of the inputs, repeated to each of `SIZES` where dimensions are free."""
-        is_fixed = not any(ANY in spec.shape for spec in self.inputs)
+        """Return batches of the inputs, repeated to `CHECKED_SIZES` where dimensions are free."""
+        is_fixed = not any(FREE in spec.shape for spec in self.inputs)
         return [
             [
-                np.resize(batch, [len(batch), *(size if n == ANY else n for n in spec.shape)])
+                np.resize(batch, [len(batch), *(size if n == FREE else n for n in spec.shape)])
                 for spec, batch in zip(self.inputs, batches)
             ]
-            for size in (SIZES[:1] if is_fixed else SIZES)
+            for size in (CHECKED_SIZES[:1] if is_fixed else CHECKED_SIZES)
         ]
 
     def describe(self) -> dict[str, Any]:
@@ -208,8 +208,8 @@ class Predictor:
         shapes = common_shapes([run(self._named(inputs), range(count)) for inputs in zeros])
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")
-        found = {name: [-1, *shape] for name, shape in computed.items()}
-        if len(shapes) != len(self.outputs) or recorded != found:
+        computed_shapes = {name: [-1, *shape] for name, shape in computed.items()}
+        if len(shapes) != len(self.outputs) or recorded != computed_shapes:
             raise CheckpointError(
                 f"{folder}: gives outputs of shapes {shapes}, but {ABOUT} names {recorded}; export "
                 "again"
@@ -220,7 +220,7 @@ class Predictor:
 def common_shapes(runs: Sequence[Sequence[np.ndarray]]) -> list[Shape]:
     """Return the shape of a sample of each output; -1 where it differs between runs."""
     return [
-        tuple(sizes[0] if len({*sizes}) == 1 else ANY for sizes in zip(*shapes))
+        tuple(sizes[0] if len({*sizes}) == 1 else FREE for sizes in zip(*shapes))
         for shapes in zip(*([value.shape[1:] for value in outputs] for outputs in runs))
     ]
 
@@ -256,7 +256,7 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
     """
     path = folder / ABOUT
     try:
-        about: dict[str, Any] = parse_json(read_bytes(path, MOST_JSON), dict)
+        about: dict[str, Any] = parse_json(read_bytes(path, MAX_JSON), dict)
         files, signature = dict(about["files"]), Signature.from_about(about)
     except OSError as error:
         raise CheckpointError(
@@ -294,7 +294,7 @@ def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
         array = as_array(values)
     except ValueError as error:
         raise DataError(f"{subject} not an array ({error}); expected {expected}") from error
-    shape = [n if size != ANY else ANY for n, size in zip(array.shape[1:], expected.shape)]
+    shape = [n if size != FREE else FREE for n, size in zip(array.shape[1:], expected.shape)]
     is_of_shape = array.ndim == 1 + len(shape) and tuple(shape) == expected.shape
     if array.dtype != expected.dtype or not is_of_shape or not array.size:
         raise DataError(

@@ -23,7 +23,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint, optimizer_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.statefile import SavedState
-from paddle_mnist.checkpoint.store import SPARE, CheckpointStore
+from paddle_mnist.checkpoint.store import SPARE_SUFFIX, CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.structures import explained, mapped
 from paddle_mnist.errors import CheckpointError, ConfigError, unknown_name
@@ -127,7 +127,7 @@ def load_persistables(
     Raises CheckpointError, with a diff, unless all of it fits. Do not use the model and the
     optimizer after that.
     """
-    spare = Path(dirname, f"{PERSISTABLES}{SPARE}.json")  # of a save that was killed
+    spare = Path(dirname, f"{PERSISTABLES}{SPARE_SUFFIX}.json")  # of a save that was killed
     checkpoint = read_manifest(spare if spare.exists() else Path(dirname, f"{PERSISTABLES}.json"))
     saved_class = checkpoint.manifest.get("optimizer", "none")
     own_class = type(optimizer).__name__ if optimizer else "none"
@@ -261,7 +261,7 @@ class _Part(nn.Layer):
         for name, batch in self.examples.items():
             shape, dtype = [len(batch) + 1, *batch.shape[1:]], cast(Any, batch.dtype.name)
             values[name] = fed[name] if name in fed else paddle.zeros(shape, dtype)
-        given = one_or_all(list(values.values()))
+        inputs_of_net = one_or_all(list(values.values()))
 
         def replace_and_keep(layer: nn.Layer, inputs: Any, output: Any) -> Any:
             value = fed.get(layer, output)
@@ -273,7 +273,7 @@ class _Part(nn.Layer):
                 if layer in self.feeds or layer in self.targets:
                     hooks.callback(layer.register_forward_post_hook(replace_and_keep).remove)
             try:
-                values.update(enumerate(self.net(given)))
+                values.update(enumerate(self.net(inputs_of_net)))
             except Exception:  # after the last target, where numbers of samples do not match
                 if not all(key in values for key in self.targets):
                     raise
@@ -282,8 +282,8 @@ class _Part(nn.Layer):
     def is_enough(self, values: Mapping[Any, paddle.Tensor]) -> bool:
         """Return whether the feeds are enough to compute what the whole net computes."""
         try:
-            found = self.forward([values[key] for key in self.feeds])
+            outputs = self.forward([values[key] for key in self.feeds])
         except Exception:  # the part also needs an input that is not fed
             return False
-        pairs = [(value.numpy(), values[key].numpy()) for key, value in zip(self.targets, found)]
+        pairs = [(value.numpy(), values[key].numpy()) for key, value in zip(self.targets, outputs)]
         return all(a.shape == b.shape and np.allclose(a, b, equal_nan=True) for a, b in pairs)

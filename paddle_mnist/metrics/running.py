@@ -86,9 +86,9 @@ class RunningMetrics:
         values = {name: [np.array(total)] for name, total in sums.totals.items()}
         try:
             for epoch, step, result, lr in pending:
-                found = self._loss_of(f"at epoch {epoch + 1}, step {step}", result)
-                found.update({name: metric.to_numpy() for name, metric in result.metrics.items()})
-                for name, numbers in found.items():
+                totals = self._loss_of(f"at epoch {epoch + 1}, step {step}", result)
+                totals.update({name: metric.to_numpy() for name, metric in result.metrics.items()})
+                for name, numbers in totals.items():
                     values.setdefault(name, []).append(numbers)
                 self._prototypes.update(result.metrics)
                 sums.samples += result.samples

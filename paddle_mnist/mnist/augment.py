@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.splits import SIZE
 
 SMOOTHNESS = 4.0  # pixels, of the elastic field's Gaussian: the value that Simard et al. found
 SPACING = 2  # pixels between the random numbers that are smoothed; the field looks as smooth

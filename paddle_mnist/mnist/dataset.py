@@ -11,8 +11,8 @@ import paddle
 
 from paddle_mnist.data.sampler import require_batch_size
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split
 from paddle_mnist.mnist.images import Images, open_data
+from paddle_mnist.mnist.splits import CLASSES, SIZE, Split
 from paddle_mnist.parallel.world import World, current_world
 
 Batches = Iterator[tuple[np.ndarray, np.ndarray]]

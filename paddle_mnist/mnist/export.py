@@ -15,14 +15,14 @@ from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.predictor import Input, Signature
-from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.images import open_data
 from paddle_mnist.mnist.own_nets import DigitNet, is_tutorials
+from paddle_mnist.mnist.splits import SIZE
 from paddle_mnist.nn.state_dict import NAME_TABLE
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
-CHECKED = 100  # images
-FEW = 64  # images, for which Paddle's layers are done before the compiled net is loaded
+CHECKED_IMAGES = 100
+WARM_UP_IMAGES = 64  # for which Paddle's layers are done before the compiled net is loaded
 INPUT = "images"
 USUAL_OUTPUTS = ("logits", "probabilities")  # of any net
 OUTPUTS = {  # of the tutorial's, and the shape of each for one image
@@ -83,7 +83,7 @@ def _keep_output(
 
 def conv_for(count: int) -> str:
     """Return the `fast_conv` that is fastest for this number of images."""
-    return "auto" if count >= FEW else "off"
+    return "auto" if count >= WARM_UP_IMAGES else "off"
 
 
 def output_names(model: nn.Layer) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def output_names(model: nn.Layer) -> tuple[str, ...]:
 
 def checked_images() -> np.ndarray:
     """Return the images on which an exported model must agree with the net: uint8 [N, 28, 28]."""
-    return np.asarray(open_data("digits")["eval"].images[:CHECKED])
+    return np.asarray(open_data("digits")["eval"].images[:CHECKED_IMAGES])
 
 
 def export_model(

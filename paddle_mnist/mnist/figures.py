@@ -11,7 +11,7 @@ from paddle_mnist.plots.figure import WIDTH, literal, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of runs on digits; `figures_of` in `mnist/run_figures.py` draws them.
+# Of runs on digits; `digit_figures_of` in `mnist/run_figures.py` draws them.
 DIGIT_FIGURES = (
     "curves",
     "learning_rate",

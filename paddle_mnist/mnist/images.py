@@ -19,11 +19,11 @@ from typing import Any, Optional, TypedDict
 import numpy as np
 
 from paddle_mnist.errors import DataError, listed
-from paddle_mnist.mnist.arrays import SIZE, SPLIT_NAMES, Split, make_split
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source
+from paddle_mnist.mnist.splits import SIZE, SPLIT_NAMES, Split, make_split
 from paddle_mnist.system.files import cache_folder, warn_once
 from paddle_mnist.system.lock import locked
-from paddle_mnist.system.regular_files import MOST_JSON, open_to_read, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_to_read, parse_json, read_bytes
 
 log = logging.getLogger("paddle_mnist")
 
@@ -186,7 +186,7 @@ def _read_cache(folder: Path) -> Optional[Contents]:
     if not folder.exists():
         return None
     try:
-        index = parse_json(read_bytes(folder / "index.json", MOST_JSON), _Index)
+        index = parse_json(read_bytes(folder / "index.json", MAX_JSON), _Index)
         splits = {}
         for mode in SPLIT_NAMES:
             images, labels = (_map_array(folder / f"{mode}_{kind}.npy") for kind in PARTS)

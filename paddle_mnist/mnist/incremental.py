@@ -17,7 +17,7 @@ from paddle_mnist.training.callbacks import Callback, FitResult, Training
 
 log = logging.getLogger("paddle_mnist")
 
-BEFORE = "metrics_before"  # of result.json
+METRICS_BEFORE = "metrics_before"  # of result.json
 TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
 LAYER = "fc"  # whose outputs are divided if `soften` is true
 TEMPERATURES = (1, 1.5, 2, 3, 5, 7, 10)  # 10 leaves a net that is sure and wrong nearly undecided
@@ -78,15 +78,15 @@ class Incremental(Callback, Options):
                 _soften(training, self.soften)
 
     def state_dict(self) -> dict[str, Any]:
-        return {BEFORE: dict(self._before)}
+        return {METRICS_BEFORE: dict(self._before)}
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._before = dict(state[BEFORE])
+        self._before = dict(state[METRICS_BEFORE])
 
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
         if not self._before:
             return {}
-        return {BEFORE: dict(self._before), "lost": self._lost(result.metrics)}
+        return {METRICS_BEFORE: dict(self._before), "lost": self._lost(result.metrics)}
 
     def after_training(self, training: Training, result: FitResult) -> None:
         for tag in self._lost(result.metrics) if training.world.is_main_process else ():

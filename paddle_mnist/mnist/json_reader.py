@@ -10,11 +10,11 @@ import numpy as np
 import simdjson
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import CLASSES, SIZE, SPLIT_NAMES, Split, make_split
 from paddle_mnist.mnist.readers import MAX_TEXT, open_unpacked
+from paddle_mnist.mnist.splits import CLASSES, SIZE, SPLIT_NAMES, Split, make_split
 
 PIXELS = SIZE * SIZE
-BLOCK = 4 << 20  # bytes of text per read; the rows in it are parsed at once
+BLOCK_BYTES = 4 << 20  # bytes of text per read; the rows in it are parsed at once
 MAX_LIST = 8_000_000  # bytes of text in a list of numbers
 
 JSON_FORM = f"[[images, labels], ...] for train, valid, eval, with rows of {PIXELS} numbers"
@@ -49,7 +49,7 @@ def read_json(path: Path) -> dict[str, Split]:
             where = f"{path}: {mode} labels"
             labels[mode] = _numbers(text.take(_LABELS, where)[1], (int,), CLASSES - 1, where)
         text.take(_END, str(path))
-        if (text.unread + stream.read(BLOCK)).strip():
+        if (text.unread + stream.read(BLOCK_BYTES)).strip():
             raise text.error(str(path))
     divisors = {divisor for rows in blocks.values() for _, divisor in rows}
     divisor = divisors.pop() if len(divisors) == 1 else None
@@ -88,12 +88,12 @@ class _Text:
         self.unread = self.unread[end.end() :]
 
     def error(self, where: str) -> DataError:
-        found = self.unread[:40].decode("latin1") or "the end of the file"
-        return DataError(f"{where}: {found!r}; expected {JSON_FORM}")
+        excerpt = self.unread[:40].decode("latin1") or "the end of the file"
+        return DataError(f"{where}: {excerpt!r}; expected {JSON_FORM}")
 
     def _read_more(self, where: str) -> None:
         """Read a block. Raises DataError at the end of the file, and for endless text."""
-        block = self.stream.read(BLOCK)
+        block = self.stream.read(BLOCK_BYTES)
         if not block or len(self.unread) > MAX_LIST:
             raise self.error(where)
         self.unread += block

@@ -274,16 +274,16 @@ class OptimizerOptions(Options):
         """Return the generated names of the parameters that decay."""
         chosen: set[str] = set()
         for name in self.weight_decay_layers or parameters:
-            found = {
+            names = {
                 parameter.name
                 for path, parameter in parameters.items()
                 if path == name or path.startswith(f"{name}.")
             }
-            if not found:
+            if not names:
                 layers = dict.fromkeys(path.rpartition(".")[0] for path in parameters)
                 known = [*layers, *parameters]
                 raise ConfigError(unknown_name("weight_decay_layers", name, known))
-            chosen |= found
+            chosen |= names
         return chosen
 
 

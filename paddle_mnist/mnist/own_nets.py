@@ -11,8 +11,8 @@ from paddle import nn
 from paddle_mnist.checkpoint.names import SavedWeights
 from paddle_mnist.data.structures import describe_batch, explained
 from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, summary
-from paddle_mnist.mnist.arrays import CLASSES, SIZE
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.splits import CLASSES, SIZE
 from paddle_mnist.nn.layers import evaluation_mode
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.training.trained_model import Model, build_model

@@ -13,13 +13,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
-from paddle_mnist.inference.predictor import (
-    InferenceFn,
-    Predictor,
-    check_counts,
-    is_exported,
-)
-from paddle_mnist.mnist.arrays import SIZE, noun_of
+from paddle_mnist.inference.predictor import InferenceFn, Predictor, check_counts, is_exported
 from paddle_mnist.mnist.export import (
     INPUT,
     OUTPUTS,
@@ -30,6 +24,7 @@ from paddle_mnist.mnist.export import (
 )
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import OwnNet, is_tutorials, load_net
+from paddle_mnist.mnist.splits import SIZE, noun_of
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.devices import select_device
 

@@ -21,7 +21,7 @@ import numpy as np
 from isal import igzip_threaded, isal_zlib
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split, divide, make_split
+from paddle_mnist.mnist.splits import CLASSES, SIZE, Split, divide, make_split
 from paddle_mnist.system.regular_files import open_to_read
 
 MAX_IMAGES = 1_000_000  # in a file; MNIST has 60,000

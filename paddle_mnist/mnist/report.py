@@ -13,14 +13,14 @@ from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import spelled
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import ABOUT_RUN
-from paddle_mnist.mnist.arrays import CLASSES, SIZE, noun_of
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import EvaluatedModel, evaluate
 from paddle_mnist.mnist.figures import DIGIT_FIGURES, worst
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.run_figures import figures_of
+from paddle_mnist.mnist.run_figures import digit_figures_of
+from paddle_mnist.mnist.splits import CLASSES, SIZE, noun_of
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
 from paddle_mnist.system.environment import versions
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("paddle_mnist")
 
 DATASET_NAMES = {"mnist": "MNIST", "digits": "scikit-learn's digits, not MNIST"}
-SHOWN = 16  # images that the dashboard shows before training
-EMBEDDED = 1000  # images whose features the dashboard shows
+SHOWN_IMAGES = 16  # on the dashboard, before training
+EMBEDDED_IMAGES = 1000  # whose features the dashboard shows
 
 
 class DigitReport(Figures):
@@ -99,7 +99,7 @@ class DigitReport(Figures):
         board, dataset = VisualDL.board(training), self._dataset("train")
         board.text(ABOUT_RUN, "\n".join(self._descriptions()))
         if "images" in board.pages:
-            board.images("inputs", _pixels(dataset, np.arange(min(SHOWN, len(dataset)))))
+            board.images("inputs", _pixels(dataset, np.arange(min(SHOWN_IMAGES, len(dataset)))))
 
     def after_step(self, view: View) -> None:
         """Warn if the weights that training starts from are sure of wrong answers."""
@@ -184,7 +184,7 @@ class DigitReport(Figures):
         return line
 
     def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
-        return figures_of(training.run, self._evaluated or self._evaluate(training))
+        return digit_figures_of(training.run, self._evaluated or self._evaluate(training))
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures and the dashboard's pages. Raises OutputError."""
@@ -197,7 +197,7 @@ class DigitReport(Figures):
             board.images("mistakes", _pixels(dataset, worst(labels, probabilities)))
         board.curves(labels, probabilities, result.steps, noun)
         if "embeddings" in board.pages:
-            images, first = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
+            images, first = dataset.batch(np.arange(min(EMBEDDED_IMAGES, len(dataset))))
             features = outputs_of(training.model, paddle.to_tensor(images), ["max_pool2"])
             rows = features["max_pool2"].reshape(len(images), -1)
             board.embeddings(rows, first.ravel(), noun)

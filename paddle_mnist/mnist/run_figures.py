@@ -10,10 +10,10 @@ import paddle
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import noun_of
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluation import EvaluatedModel, load_and_evaluate
+from paddle_mnist.mnist.splits import noun_of
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
@@ -32,7 +32,7 @@ COMPARED_LABELS = {
 }
 
 
-def figures_of(
+def digit_figures_of(
     run: RunDirectory, evaluated: Optional[EvaluatedModel] = None, device: str = "auto"
 ) -> Mapping[str, "Figure"]:
     """Return the figures of a run by name.
@@ -99,7 +99,7 @@ def plot_runs(
 ) -> Path:
     """Draw the figures of a run, or a chart that compares several; return their folder.
 
-    paths: of runs on digits or of any other net. device: see `figures_of`.
+    paths: of runs on digits or of any other net. device: see `digit_figures_of`.
     output: a folder; by default the figures of the run, or of the first of several.
     only: draw only these files, such as `curves.png`.
     Raises ConfigError for a file that is not drawn, DataError for a folder that is not a run, and
@@ -118,7 +118,7 @@ def plot_runs(
     if len(runs) > 1:
         save_figures({COMPARED: _compare(runs, histories)}, folder, only)
     else:
-        save_figures(figures_of(runs[0], device=device), folder, only)
+        save_figures(digit_figures_of(runs[0], device=device), folder, only)
     return folder
 
 

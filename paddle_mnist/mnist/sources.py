@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.errors import DataError, OutputError
-from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.readers import (
     CSV_COLUMNS,
@@ -23,6 +22,7 @@ from paddle_mnist.mnist.readers import (
     read_idx,
     read_npz,
 )
+from paddle_mnist.mnist.splits import Split
 from paddle_mnist.system.files import in_home, write_atomically
 from paddle_mnist.system.lock import locked
 
@@ -32,7 +32,7 @@ WORK = Path("work")  # the tutorial's folder, relative to the current directory
 JSON_FILE = "mnist.json.gz"
 NPZ_FILE = "mnist.npz"
 CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file is beside it
-FILES = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
+FORMATS = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
 # Of files that hold all splits, by suffix; CSV files are in `_csv`.
 READERS: dict[str, Callable[[Path], dict[str, Split]]] = {".json": read_json, ".npz": read_npz}
 # IDX files by any of the names that mirrors give them, such as train-images.idx3-ubyte.
@@ -131,7 +131,7 @@ def _source_at(path: Path) -> Source:
     if path.is_dir():
         if source := _in_folder(path):
             return source
-        raise DataError(f"{path}: {_contents(path)}; expected {FILES}")
+        raise DataError(f"{path}: {_contents(path)}; expected {FORMATS}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
@@ -142,8 +142,8 @@ def _source_at(path: Path) -> Source:
     if _idx_name(path):
         raise DataError(f"{path}: one of four IDX files; expected their folder, {path.parent}")
     raise DataError(
-        f"{path}: unknown suffix; expected {FILES}; rename it to end in .json.gz, .npz, .csv or "
-        ".csv.gz"
+        f"{path}: unknown suffix; expected {FORMATS}; rename it to end in .json.gz, .npz, .csv "
+        "or .csv.gz"
     )
 
 
@@ -200,14 +200,14 @@ def _idx_in(folder: Path) -> Optional[Source]:
     The usual names take precedence. If a folder has the name of a file, as in Kaggle's archives,
     the file is in it.
     """
-    found: dict[str, Path] = {}
+    paths_by_name: dict[str, Path] = {}
     paths = sorted([*folder.glob("*"), *folder.glob("*ubyte/*")])
     for path in sorted(paths, key=lambda path: path.name.removesuffix(".gz") not in IDX_FILES):
         if path.is_file() and (name := _idx_name(path)):
-            found.setdefault(name, path)
-    if len(found) < len(IDX_FILES):
+            paths_by_name.setdefault(name, path)
+    if len(paths_by_name) < len(IDX_FILES):
         return None
-    files = tuple(found[name] for name in IDX_FILES)
+    files = tuple(paths_by_name[name] for name in IDX_FILES)
     return Source(folder.resolve().name, folder, files, lambda: read_idx(files))
 
 
@@ -236,7 +236,7 @@ def _downloaded() -> Optional[Source]:
             "be downloaded (%s). Using %s instead: accuracies are not MNIST's.",
             WORK,
             _contents(WORK),
-            FILES,
+            FORMATS,
             folder,
             error,
             DIGITS_SOURCE,
@@ -251,7 +251,7 @@ def _fetch(url: str, path: Path, md5: str) -> None:
             data = response.read(MAX_DOWNLOAD)
     except (ValueError, http.client.HTTPException) as error:
         raise DataError(f"{url}: {error!r}") from error
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise DataError(f"{url}: MD5 {found}; expected {md5}")
+    digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if digest != md5:
+        raise DataError(f"{url}: MD5 {digest}; expected {md5}")
     write_atomically(path, data)

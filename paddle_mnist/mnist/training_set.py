@@ -8,9 +8,9 @@ import numpy as np
 import paddle
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.splits import SIZE
 from paddle_mnist.system.arrays import as_array
 
 Values = Union[np.ndarray, paddle.Tensor]

@@ -18,7 +18,7 @@ START_AGAIN = "Start again with smaller initial weights or a lower learning rate
 PATIENCE = 5
 TRAIN, VALID = "train/loss", "valid/loss"
 EVALUATIONS = 2  # in a row above the lowest validation loss, before that is called overfitting
-FEWEST_STEPS = 100  # of a training run that can be said to underfit
+MIN_STEPS = 100  # of a training run that can be said to underfit
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Diagnosis:
         self._losses = {TRAIN: math.nan, VALID: math.nan}  # the newest
         self._lowest, self._since_lowest = math.inf, 0  # validation loss, evaluations since then
 
-    def check_output(
+    def check_layer(
         self,
         step: int,
         name: str,
@@ -105,7 +105,7 @@ class Diagnosis:
                 magnitude=len(gone).bit_length(),
             )
 
-    def check_outputs(self, step: int, inputs: np.ndarray, outputs: np.ndarray) -> None:
+    def check_model(self, step: int, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Check that a net's outputs [B, C] differ where its inputs [B, ...] do."""
         if len(inputs) != len(outputs) or len(inputs) < 2 or not np.isfinite(outputs).all():
             return
@@ -163,7 +163,7 @@ class Diagnosis:
     def check_end(self, step: int) -> None:
         """Check the last losses of a training run for underfitting."""
         train, valid = self._losses.values()
-        if step >= FEWEST_STEPS and self.first_loss > 0 and min(train, valid) > self.first_loss / 2:
+        if step >= MIN_STEPS and self.first_loss > 0 and min(train, valid) > self.first_loss / 2:
             self._report(
                 step,
                 place="the net",

@@ -18,7 +18,7 @@ from paddle_mnist.system.files import make_folder, write_atomically, writing
 log = logging.getLogger("paddle_mnist")
 
 WARM_UP = 10  # steps that are not measured: the first ones allocate buffers and fill caches
-NOTHING = contextlib.nullcontext()
+NULL_CONTEXT = contextlib.nullcontext()
 PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving")
 
 
@@ -30,7 +30,7 @@ class Profiler:
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Within the context, count the time for one of `PARTS`."""
-        return NOTHING
+        return NULL_CONTEXT
 
     def after_step(self) -> None:
         """End a step; the time until the next forward pass is the reader's."""
@@ -67,17 +67,17 @@ class StepProfiler(Profiler):
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         if name == "forward" and self._is_reading:  # the first shard's
             self._is_reading = False
-            self._seconds["reader"] += began - self._step_end
+            self._seconds["reader"] += started - self._step_end
             self._end_event()
         self._begin_event(name)
         try:
             yield
         finally:
             self._end_event()
-            self._seconds[name] += time.perf_counter() - began
+            self._seconds[name] += time.perf_counter() - started
 
     def after_step(self) -> None:
         self._step_end = time.perf_counter()

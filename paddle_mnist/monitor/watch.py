@@ -173,7 +173,7 @@ class LayerWatch(Observer):
             own_gradient_hooks.update(map(id, trained.values()))
         if "outputs" in self.what:
             with forward_hooks(self._layers, functools.partial(self._record_output, number)):
-                yield functools.partial(self._check_outputs, number)
+                yield functools.partial(self._check_model, number)
         else:
             yield None
 
@@ -205,7 +205,7 @@ class LayerWatch(Observer):
         statistics |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
         self._values |= {f"watch/{name}/{tag}": value for tag, value in statistics.items()}
         layer_input = first_tensor(inputs)
-        self.diagnosis.check_output(number, name, layer, root_mean_square, nonfinite, layer_input)
+        self.diagnosis.check_layer(number, name, layer, root_mean_square, nonfinite, layer_input)
         # Only a layer without parameters that maps channels one to one, such as a ReLU, can kill a
         # channel, and only if its input is not zero already, as it is in a pooling layer behind the
         # ReLU or at the border of images.
@@ -214,10 +214,10 @@ class LayerWatch(Observer):
             killed_here = dead & ~_zero_channels(_as_float32(layer_input))
             self.diagnosis.check_channels(number, name, killed_here)
 
-    def _check_outputs(self, number: int, inputs: Any, output: Any) -> None:
+    def _check_model(self, number: int, inputs: Any, output: Any) -> None:
         model_input, outputs = first_tensor(inputs), first_tensor(output)
         if model_input is not None and outputs is not None and outputs.ndim == 2:
-            self.diagnosis.check_outputs(number, _as_float32(model_input), _as_float32(outputs))
+            self.diagnosis.check_model(number, _as_float32(model_input), _as_float32(outputs))
 
     def _finish_step(self) -> None:
         """Record how the watched step changed the parameters, and remove the gradient hooks."""

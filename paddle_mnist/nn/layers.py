@@ -150,11 +150,11 @@ class KeptBuffers:
                 checksum = zlib.crc32(np.ascontiguousarray(tensor.numpy()).data, checksum)
         return checksum
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Give the model its buffers of before the pass, with their values."""
         for layer, tensors in self.places.items():
             layer._buffers.update(tensors)
-        self._copies.put_back()
+        self._copies.restore()
 
 
 def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:

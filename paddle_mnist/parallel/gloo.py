@@ -1,14 +1,18 @@
-"""gloo, by which Paddle connects processes on CPUs: which interface it takes, and long waits.
+"""Exchange tensors through gloo, by which Paddle connects processes on CPUs.
 
-gloo waits at most 30 s in an exchange, and no setting changes that. Therefore a thread of each
-process stands in for it while it does something long: it saves, evaluates, reads data, or runs a
-callback. The thread takes part in the exchange in which the others wait, with NaN in place of
-values, and the others repeat the exchange until all processes take part themselves. They still
-notice at once when a process is gone.
+gloo waits at most 30 s in an exchange, and no setting changes that. While a process does something
+long (it saves, evaluates, reads data, or runs a callback), a thread therefore stands in for it. All
+processes number their exchanges alike, and agree on them by keys of Paddle's TCP store:
 
-A process that has waited for CALL_SECONDS publishes that in Paddle's TCP store, which a thread of
-rank 0 serves. A process asks the store only while it makes no exchange, so a normal step costs
-nothing.
+    rank 0 waits in exchange 7                 rank 1 is saving
+    after CALL_SECONDS it sets form/7
+        and adds 1 to waiting/7           ->   its thread sees waiting/7, adds 1 to absent/7,
+    it gets NaN; absent/7 is not 0        <-       and sends NaN, in the form that form/7 describes
+    it repeats the exchange as number 8 ...    until rank 1 takes part itself
+
+NaN survives a sum, and is seen without the store, which then decides: the training's own values may
+be NaN, too. So a normal step never asks the store, which a thread of rank 0 serves. When a process
+is gone, the others still notice it at once.
 """
 
 import atexit
@@ -24,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -37,6 +41,7 @@ INTERFACE = "GLOO_SOCKET_IFNAME"  # the variable that tells gloo which network i
 LOWEST_PRIORITY = 19  # the highest niceness of a thread
 CALL_SECONDS = 10.0  # in an exchange, until the others' threads are called; gloo waits for 30
 POLL_SECONDS = 1.0  # between two looks of the thread
+STAND_IN = math.nan  # each value of a tensor that a thread sends in place of its process's
 
 
 @contextlib.contextmanager
@@ -115,9 +120,9 @@ class Exchanges:
     """The exchanges of this process with the others, which all make the same ones in one order."""
 
     def exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
-        """Return what an operation, by its name in `OPERATIONS`, makes of all processes' tensors.
+        """Apply an operation of `OPERATIONS`, by its name, to the tensors of all processes.
 
-        tensor: of a floating-point dtype, and one shape in all processes.
+        tensor: of a floating-point dtype, and of the same shape and dtype in all processes.
         """
         return OPERATIONS[operation](tensor)
 
@@ -127,16 +132,23 @@ class Exchanges:
         yield
 
 
+class Waiting(NamedTuple):
+    """The exchange that this process itself is in."""
+
+    number: int
+    started: float  # a time of `time.monotonic`
+    form: str  # the operation, shape and dtype, as JSON: all that a thread needs to stand in
+
+
 class KeptAliveExchanges(Exchanges):
-    """Exchanges through gloo, each of which waits until all processes take part themselves."""
+    """Exchanges through gloo, repeated until all processes take part themselves."""
 
     def __init__(self) -> None:
         self._store: Any = core.create_or_get_global_tcp_store()
         self._store_lock = threading.Lock()
         self._lock = threading.Lock()  # held in an exchange
-        self._number = 0  # of exchanges made, repeated ones included
-        # The exchange that this process itself is in: its number, since when, and its form.
-        self._current: Optional[tuple[int, float, str]] = None
+        self._number = 0  # of the current exchange, or of the next one; repeated ones count
+        self._waiting: Optional[Waiting] = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -153,33 +165,32 @@ class KeptAliveExchanges(Exchanges):
         while True:
             with self._lock:
                 number = self._number
-                self._current = number, time.monotonic(), form
+                self._waiting = Waiting(number, time.monotonic(), form)
                 try:
                     results = OPERATIONS[operation](tensor)
                 finally:
-                    self._current = None
+                    self._waiting = None
                 self._number += 1
-            # Values that are not numbers may be the training's own: the store knows.
-            if not any(map(_may_be_a_stand_in, results)) or not self._count(f"absent/{number}"):
+            if not any(map(_may_be_a_stand_in, results)) or not self._count("absent", number):
                 return results
 
     def _watch(self) -> None:
         """Call the others when this process waits for long; stand in for it when they wait."""
-        seen = called = -1
+        seen = called = -1  # numbers of exchanges
         try:
             while not self._ending.wait(POLL_SECONDS):
-                current = self._current
-                if current is None:
+                waiting = self._waiting
+                if waiting is None:
                     if self._number == seen:  # the process is not in normal steps
                         self._stand_in()
-                elif current[0] > called and time.monotonic() > current[1] + CALL_SECONDS:
-                    called, _, form = current
+                elif waiting.number > called and time.monotonic() > waiting.started + CALL_SECONDS:
+                    called = waiting.number
                     with self._store_lock:
-                        self._store.set(f"form/{called}", form)
-                        self._store.add(f"waiting/{called}", 1)
+                        self._store.set(f"form/{called}", waiting.form)
+                    self._count("waiting", called, one_more=True)
                 seen = self._number
         except (RuntimeError, SystemError, OSError, ValueError):
-            return  # another process is gone: the next exchange of this one says so
+            return  # another process is gone: the next exchange of this one raises that error
 
     def _end(self) -> None:
         """End the thread: one that is in Paddle's code while Paddle is unloaded crashes."""
@@ -191,28 +202,30 @@ class KeptAliveExchanges(Exchanges):
         if not self._lock.acquire(blocking=False):  # this process has come itself
             return
         try:
-            if not self._count(f"waiting/{self._number}"):
+            if not self._count("waiting", self._number):
                 return
             with self._store_lock:
                 form = self._store.get(f"form/{self._number}")
-                self._store.add(f"absent/{self._number}", 1)
+            self._count("absent", self._number, one_more=True)  # before the others see a NaN
             operation, shape, dtype = json.loads(bytes(form))
-            values = np.full(shape, math.nan, dtype)
+            values = np.full(shape, STAND_IN, dtype)
             OPERATIONS[operation](paddle.to_tensor(values, place=paddle.CPUPlace()))
             self._number += 1
         finally:
             self._lock.release()
 
-    def _count(self, key: str) -> int:
-        """Return how many processes have added themselves to a key of the store."""
+    def _count(self, what: str, number: int, one_more: bool = False) -> int:
+        """Return how many processes are "waiting" in an exchange, or "absent" from it.
+
+        one_more: count this process, too.
+        """
         with self._store_lock:
-            number: int = self._store.add(key, 0)
-            return number
+            return int(self._store.add(f"{what}/{number}", int(one_more)))
 
 
 def _may_be_a_stand_in(result: paddle.Tensor) -> bool:
-    last = result.flatten()[-1].item()
-    return last != last  # only NaN is not equal to itself
+    value = result.flatten()[-1].item()  # all are NaN, or none
+    return value != value  # as only NaN is
 
 
 @functools.cache  # each process counts its exchanges once

@@ -1,4 +1,4 @@
-"""The exchange of gradients: those of a batch's shards become one, whichever process has them."""
+"""Add up the gradients of a batch's shards, over all processes."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class StepResult:
 
 
 class SingleProcessGradients:
-    """Takes the place of a `GradientExchange` where this process has whole batches."""
+    """Replaces `GradientExchange` where a single process has whole batches."""
 
     world = SINGLE_PROCESS
     _result: StepResult  # of the only shard, once there is one
@@ -62,23 +62,22 @@ class SingleProcessGradients:
         self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples, count)
 
     def reduce(self) -> StepResult:
-        """Return the batch's result; its gradient is already where `backward` has put it."""
+        """Return the batch's result; `backward` has already set its gradients."""
         return self._result
 
 
 class GradientExchange:
     """Sums the gradients of a batch's shards, over this process and all others.
 
-    Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
-    its loss, its metrics, and the signals received: one exchange a step, and no mean of means. A
-    loss that is a mean over anything else is weighted by what it is over (`StepOutputs.count`),
-    and the sum divided by the total of these; a shard with a count of 0 adds the total of its loss.
-    Everything is added up in float64 if the model has any float64 tensor, else in float32, values
-    of lower precision too.
+    One vector holds each shard's gradient, weighted by its share of the batch's samples, its loss,
+    its metrics, and the signals received: one exchange a step, and no mean of means. If the loss is
+    a mean over other units than samples (`StepOutputs.count`), their number is the weight, and the
+    sum is divided by their total; a shard with a count of 0 adds the total of its loss. The sums
+    are in float64 if the model has any float64 tensor, else in float32, even of values of lower
+    precision.
 
-    What a forward pass changes, here "buffers", such as the running statistics of BatchNorm,
-    travels with them: every shard starts from the step's buffers, and what the shards change is
-    averaged, weighted by their samples.
+    The vector also holds the changes to buffers, such as the running statistics of BatchNorm: every
+    shard starts from the step's buffers, and their changes are averaged, weighted by samples.
 
     ordered: add in one fixed order, `tree_sum` over all shards, so that the bits do not depend on
     the number of processes; else with Paddle's all-reduce.
@@ -87,8 +86,8 @@ class GradientExchange:
 
     The wrapper `paddle.DataParallel` gives the same gradient for shards of equal size. It is not
     used because it exchanges inside `backward`, where the death of one process ends the others by
-    SIGABRT: no error to catch, nothing saved, and no telling which died first. It also takes the
-    mean of the processes' means, whatever their shares.
+    SIGABRT: they can neither catch an error nor save, and nobody can tell which died first. It also
+    takes the mean of the processes' means, whatever their shares.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class GradientExchange:
     def begin_shard(self) -> None:
         """Give the model the buffers with which the step began, before a shard's forward pass."""
         if self._shard_vectors:
-            self.buffers.put_back()
+            self.buffers.restore()
         else:
             self._parameters = self._trained()  # a callback may have frozen some
 
@@ -153,7 +152,7 @@ class GradientExchange:
         parts.append(outputs.loss.detach() * weight if weight else paddle.zeros([1]))
         self._require_same_kind(outputs)
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
-        # a shard without samples has another's in their place
+        # a shard without samples holds one of another shard, which must not count
         parts += [values * float(shard.samples > 0) for values in metrics]
         received = [signals.received() == signum for signum in signals.stop_signals()]
         parts.append(paddle.to_tensor(np.array([share, *used, *received], np.float64)))
@@ -165,14 +164,14 @@ class GradientExchange:
         self._batch_samples = shard.batch_size
 
     def _require_same_kind(self, outputs: StepOutputs) -> None:
-        """Raise ConfigError if only some batches have a count: processes would weigh unlike."""
+        """Raise ConfigError if only some batches have a count: the weights would differ."""
         has_count = outputs.count is not None
         if self._has_own_count is None:
             self._has_own_count = has_count
         if self._has_own_count != has_count:
             raise ConfigError(
-                "the loss is a Mean of some batches and a number of others; expected the same of "
-                "all, such as Mean(total, count)"
+                "the loss is a Mean for some batches and a number for others; expected the same "
+                "for all, such as Mean(total, count)"
             )
 
     def reduce(self) -> StepResult:
@@ -180,7 +179,7 @@ class GradientExchange:
 
         Returns the whole batch's result. Raises PeerError where another process is gone.
         """
-        # Of the previous step: the device need not be waited for.
+        # Those of the previous step, so as not to wait for the device.
         if self._signal_counts is not None:
             counts = self._signal_counts.numpy()
             signals.agree_on(s for s, count in zip(signals.stop_signals(), counts) if count)
@@ -212,8 +211,8 @@ class GradientExchange:
     def _set_gradients(self, gradients: Sequence[paddle.Tensor], used: paddle.Tensor) -> None:
         """Give the parameters their gradients, but none to one that no shard has used.
 
-        used: how many shards have used each parameter, [number of parameters]. The device is not
-        waited for if this process's shards have used all of them.
+        used: how many shards have used each parameter, [number of parameters]. If this process's
+        shards have used all of them, it is not read, so as not to wait for the device.
         """
         is_used = [True] * len(gradients) if self._has_all_gradients else used.numpy() > 0
         for parameter, gradient, has_gradient in zip(self._parameters, gradients, is_used):

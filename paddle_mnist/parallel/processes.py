@@ -1,4 +1,4 @@
-"""`Processes`: how many processes train together, and how many of them are to be started."""
+"""`Processes`: how many processes train together, and how many of them to start."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from paddle_mnist.system.environment import (
     usable_cpus,
 )
 
-MIN_SAMPLES = 8  # of a batch, for a process to be worth it
+MIN_SAMPLES = 8  # of a batch, for a process to be worth its cost
 
 
 def auto_as_zero(value: Any) -> Any:
@@ -35,9 +35,7 @@ class Processes(Options):
     heading = "device"
 
     nprocs: CountOrZero = option(
-        1,
-        "number of processes, each computing a part of every batch; or auto",
-        parse=auto_as_zero,
+        1, "number of processes, each computing a part of every batch; or auto", parse=auto_as_zero
     )
     gpus: Optional[str] = option(None, "GPUs to train on, such as 0,1, with one process each")
     grad_shards: Optional[Count] = option(
@@ -86,8 +84,8 @@ def _process_count(options: Processes, device: str, batch_size: int) -> int:
     if device not in ("auto", "cpu", "gpu"):  # one device, or of a kind that only launch assigns
         if options.nprocs > 1:
             raise ConfigError(
-                f"device is {device!r}, one for {options.nprocs} processes; expected auto or cpu, "
-                "and gpus, such as 0,1, to choose; for other devices than GPUs, Paddle's launch"
+                f"device is {device!r}, one for {options.nprocs} processes; expected auto or cpu; "
+                "gpus, such as 0,1, chooses GPUs; Paddle's launch takes other kinds of devices"
             )
         return 1
     uses_gpus = bool(gpus) and device != "cpu"
@@ -102,7 +100,7 @@ def _process_count(options: Processes, device: str, batch_size: int) -> int:
 
 
 def most_processes(options: Processes, batch_size: int, places: int) -> int:
-    """Return the most processes that make sense with so many CPUs or GPUs to run on."""
+    """Return how many processes are useful at most. places: the number of CPUs or GPUs."""
     if not has_posix_processes():
         return 1
     most = max(1, min(places, batch_size // MIN_SAMPLES))

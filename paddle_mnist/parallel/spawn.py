@@ -1,4 +1,4 @@
-"""`spawn`: start the processes of a run on this machine, and watch them to the end."""
+"""`spawn`: start the processes of a run on this machine, and watch them until they end."""
 
 import inspect
 import json
@@ -126,7 +126,7 @@ def _gpu_numbers(chosen: Sequence[str], nprocs: int) -> list[str]:
 
 
 def _environments(nprocs: int, gpus: Sequence[str]) -> list[dict[str, str]]:
-    """Return the variables by which Paddle connects processes, of each; without `gpus`, by gloo."""
+    """Return each process's variables, by which Paddle connects them; through gloo without GPUs."""
     listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(nprocs)]  # on free ports
     endpoints = [f"{LOOPBACK}:{listener.getsockname()[1]}" for listener in listeners]
     for listener in listeners:
@@ -197,7 +197,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _report(rank: Child) -> dict[str, Any]:
-    """Return what a process has sent of its end; nothing if it was killed before."""
+    """Return what a process has sent about its end; {} if it was killed before."""
     try:
         report: dict[str, Any] = json.loads(rank.report)
     except ValueError:
@@ -216,7 +216,7 @@ def _hang(
 ) -> Optional[ProcessError]:
     """Return the error of a run that hangs; None if all processes have ended, or one has failed.
 
-    It names the processes that have begun the fewest exchanges: the others wait for them.
+    It names the processes that have started the fewest exchanges: the others wait for them.
     """
     running = [rank for rank in ranks if rank not in ended]
     if not running or any(rank.exit_code for rank in ended):
@@ -233,7 +233,7 @@ def _hang(
 def _first_error(ranks: Sequence[Child], ended: Sequence[Child]) -> Optional[PaddleMnistError]:
     """Return the error that came first; None if there was none.
 
-    ended: in the order in which they did; processes that were killed here are left out.
+    ended: in the order of their ends, without the processes that were killed here.
     """
     unfinished = [rank for rank in ended if rank.exit_code]
     if not unfinished:

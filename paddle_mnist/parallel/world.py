@@ -29,14 +29,7 @@ from paddle_mnist.system.devices import device_counts
 from paddle_mnist.system.environment import require_posix_processes
 from paddle_mnist.system.files import warn_once
 
-__all__ = [
-    "SINGLE_PROCESS",
-    "World",
-    "current_world",
-    "join",
-    "spawn",
-    "tree_sum",
-]
+__all__ = ["SINGLE_PROCESS", "World", "current_world", "join", "spawn", "tree_sum"]
 
 log = logging.getLogger("paddle_mnist")
 
@@ -44,7 +37,7 @@ T = TypeVar("T")
 
 
 class World:
-    """The processes of a run; this class is for a single one.
+    """The processes of a run; this class stands for a single process.
 
     rank: this process's number, 0 for the main process. size: number of processes.
     """
@@ -66,7 +59,7 @@ class World:
         return tensor
 
     def all_gather_objects(self, value: T) -> list[T]:
-        """Return every process's value, in the order of ranks; agree on signals received."""
+        """Return every process's value, in the order of ranks; agree on the signals received."""
         return [value]
 
     def run_on_main(self, action: Callable[[], T], has_time_limit: bool = False) -> T:
@@ -171,7 +164,7 @@ def _communication() -> Iterator[None]:
 def join(hang_timeout: float = 600, device: str = "auto") -> World:
     """Connect with the processes that were started together with this one, if there are any.
 
-    Inside `fit`, a signal from now on stops all of them at the same step. They also stop when the
+    From now on, a signal inside `fit` stops all of them at the same step. They also stop when the
     process that started them is gone, and exit after `hang_timeout` seconds without a heartbeat.
     device: "cpu" for processes that use none of a machine's GPUs.
     """
@@ -212,8 +205,8 @@ def _init_parallel_env(on_cpu: bool) -> None:
 def tree_sum(parts: Sequence[paddle.Tensor]) -> paddle.Tensor:
     """Return the sum of several tensors, always added in the same order: pairwise, as a tree.
 
-    Floating-point sums depend on their order. In this one each process can sum its own block of
-    parts first: with 8 parts on 1, 2, 4 or 8 processes the additions are the same.
+    Floating-point sums depend on their order. In this order each process can first sum its own
+    block of parts: with 8 parts on 1, 2, 4 or 8 processes the additions are the same.
     """
     if len(parts) == 1:
         return parts[0]

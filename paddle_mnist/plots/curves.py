@@ -16,14 +16,7 @@ from paddle_mnist.plots.figure import (
     new_figure,
     new_panels,
 )
-from paddle_mnist.plots.history import (
-    TRAIN,
-    History,
-    curve,
-    evaluated_tag,
-    metric_tags,
-    series,
-)
+from paddle_mnist.plots.history import TRAIN, History, curve, evaluated_tag, metric_tags, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +30,7 @@ HEALTH = {
     "dead": ("dead channels", "linear"),
     "update_ratio": ("update of a step / weights", "log"),
 }
-MOST_POINTS = 2_000  # of a line; more than a screen shows
+MAX_POINTS = 2_000  # of a line; more than a screen shows
 
 
 def figures_of(
@@ -88,10 +81,10 @@ def curves(
 
 
 def _thinned(steps: Sequence[int], values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return a line of at most `MOST_POINTS`: the ends, and the extremes of neighbours."""
+    """Return a line of at most `MAX_POINTS`: the ends, and the extremes of neighbours."""
     points, heights = np.arange(len(steps)), np.array(values)
-    if len(points) > MOST_POINTS:
-        groups = np.array_split(points[1:-1], MOST_POINTS // 2 - 1)
+    if len(points) > MAX_POINTS:
+        groups = np.array_split(points[1:-1], MAX_POINTS // 2 - 1)
         ends = [group[[heights[group].argmin(), heights[group].argmax()]] for group in groups]
         points = np.unique([*ends, points[[0, -1]]])
     return np.array(steps)[points], heights[points]

@@ -8,15 +8,15 @@ from typing import Any, Optional
 
 import numpy as np
 
-_SHARED = {"paddle.float32", "paddle.float64"}  # dtypes of which NumPy can have a tensor's memory
-_LARGE = 2**20  # bytes of an array that has memory of its own
+_SHARED = {"paddle.float32", "paddle.float64"}  # dtypes whose memory NumPy can share with Paddle
+_LARGE_BYTES = 2**20  # bytes of an array that has memory of its own
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Return values as a NumPy array; those of a tensor at the cost of their own size.
+    """Return values as a NumPy array; of a tensor, only its own values are copied.
 
-    For the array of a view, such as `images[i]`, Paddle copies all of the tensor behind it, so that
-    an epoch of views would take time in proportion to the square of their number.
+    For a view, such as `images[i]`, Paddle's `numpy` copies the whole tensor behind it, so an epoch
+    of views would take time in proportion to the square of their number.
     """
     if is_tensor(values):
         # bfloat16 comes as uint16, as `to_tensor` takes it
@@ -44,7 +44,7 @@ def copied_array(
 
 
 def _can_share(tensor: Any) -> bool:
-    """Return whether NumPy can have the memory of a tensor."""
+    """Return whether NumPy can share the memory of a tensor."""
     return bool(
         hasattr(tensor, "__dlpack__")  # not in Paddle 2
         and tensor.place.is_cpu_place()
@@ -54,7 +54,7 @@ def _can_share(tensor: Any) -> bool:
 
 
 class TensorCopies:
-    """Copies of the values of tensors, which are renewed again and again.
+    """Copies of the values of tensors, to restore them; `renew` copies the present values.
 
     values: (attribute) the copies, tensors, by the `id` of the tensors.
     """
@@ -67,14 +67,14 @@ class TensorCopies:
         """Copy the present values."""
         self.values = {id(tensor): tensor.detach().clone() for tensor in self._tensors}
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Give the tensors the copied values."""
         for tensor in self._tensors:
             tensor.set_value(self.values[id(tensor)])
 
 
 class ArrayCopies:
-    """Copies in arrays; a renewal takes a fifth of the time where NumPy can have the memory."""
+    """Copies in arrays, which take a fifth of the time where NumPy can share the memory."""
 
     def __init__(self, tensors: Iterable[Any]):
         self._tensors = [*tensors]
@@ -91,12 +91,12 @@ class ArrayCopies:
         if self._others:
             self._others.renew()
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Give the tensors the copied values."""
         for tensor, _, values in self._shared:
             tensor.set_value(values)
         if self._others:
-            self._others.put_back()
+            self._others.restore()
 
     def _find_memory(self) -> None:
         self._shared, others = [], []
@@ -118,7 +118,7 @@ def unforked_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     Raises MemoryError.
     """
     size = math.prod(shape) * dtype.itemsize
-    if size < _LARGE or not hasattr(mmap, "MADV_DONTFORK"):  # not Linux
+    if size < _LARGE_BYTES or not hasattr(mmap, "MADV_DONTFORK"):  # not Linux
         return np.empty(shape, dtype)
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -33,11 +33,11 @@ from paddle_mnist.system.environment import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 
-TURN_SECONDS = 0.05  # between two looks at the children
+POLL_SECONDS = 0.05  # between two looks at the children
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_STUCK_RESTARTS = 3  # in a row, without progress: then `supervise` gives up
-# Exit codes after which a restart would change nothing; after a stop signal there is none either.
-FINAL = {
+# Exit codes after which a restart would change nothing. A stop signal ends the restarts, too.
+FINAL_EXIT_CODES = {
     0,
     ConfigError.exit_code,
     DataError.exit_code,
@@ -53,7 +53,7 @@ class Child:
 
     poll: returns its exit code as `subprocess` has it, or None while it runs. exchanges: the number
     of exchanges with other processes that it has started. rests: whether it sends no heartbeats
-    for now. report: how it ended, as it has sent it.
+    for now. report: what it has sent about its end.
     """
 
     def __init__(self, pid: int, poll: Callable[[], Optional[int]], pipe: Connection):
@@ -101,16 +101,16 @@ def heartbeat_pipe() -> tuple[Connection, Connection]:
 def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
     """Wait until all children have ended; return them in the order in which they did.
 
-    Those still running are left out: they hang, since none sent a heartbeat for `hang_timeout`
-    seconds, or they did not end in the time to save once another had failed. Signals are forwarded
-    to all, also one that has stopped only some of them, which the others would wait for. The
-    heartbeats of the children are this process's own.
+    The list lacks children that hang: none sent a heartbeat for `hang_timeout` seconds, or another
+    one failed and these did not end in the time to save. All children get the signals that this
+    process receives, and a signal that has stopped only some of them, for which the others would
+    wait. Their heartbeats are passed on as this process's own.
     """
     ended: list[Child] = []
     forwarded = 0  # how many signals
     deadline = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while len(ended) < len(children) and time.monotonic() < deadline:
-        time.sleep(TURN_SECONDS)
+        time.sleep(POLL_SECONDS)
         running = [child for child in children if child not in ended]
         received = [child.receive() for child in running]
         ended += [child for child in running if child.poll() is not None]
@@ -134,7 +134,7 @@ def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
 
 
 def _stopped_by(ended: Sequence[Child]) -> list[int]:
-    """Return a list of the signal that stopped one of the processes that have ended, or []."""
+    """Return the signal that stopped one of the processes that have ended, in a list; else []."""
     stopped_by = [signals.stopped_by(child.exit_code) for child in ended]
     return [signum for signum in stopped_by if signum][:1]
 
@@ -163,11 +163,11 @@ def supervise(
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):
             code = _run(command(restarts > 0), hang_timeout)
-            if code in FINAL or signals.stopped_by(code) or signals.received():
+            if code in FINAL_EXIT_CODES or signals.stopped_by(code) or signals.received():
                 return code
             before, reached = reached, progress()
             stuck = 0 if reached > before else stuck + (restarts > 0)
-            # A disk or a mirror may take something later: then no restart is left, at the most.
+            # A full disk or a mirror may recover: only `max_restarts` limits how often to try.
             if stuck >= MAX_STUCK_RESTARTS and code != OutputError.exit_code:
                 raise NoProgressError(
                     f"restarted {stuck} times without getting beyond step {reached}; the last "

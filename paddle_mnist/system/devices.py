@@ -42,7 +42,7 @@ def require_paddle(hide_warnings: bool = False) -> None:
     os.environ.setdefault("GLOG_minloglevel", level)
     if "paddle" not in sys.modules and any(version.startswith("2.") for version in builds.values()):
         for name in BEFORE_PADDLE_2:
-            with contextlib.suppress(ImportError):  # where it is missing, its users say so
+            with contextlib.suppress(ImportError):  # if it is missing, the code that uses it raises
                 importlib.import_module(name)
     try:
         # A signal's error, raised inside, would look like a broken import.
@@ -84,7 +84,7 @@ def require_zlib(what: str) -> None:
     """Raise DeviceError where `zlib_is_broken`. what: the things to compress, in plural."""
     if zlib_is_broken():
         raise DeviceError(
-            f"{what} need zlib, which this Paddle breaks where it is imported first; expected "
+            f"{what} need zlib, which this Paddle breaks if Paddle is imported first; expected "
             "`import zlib` before `import paddle`"
         )
 
@@ -106,9 +106,9 @@ def gpu_count() -> int:
 
 
 def device_counts() -> dict[str, int]:
-    """Return how many devices Paddle sees of each kind that it is built for, beside the CPU.
+    """Return how many devices Paddle sees of each kind that it is built for, except the CPU.
 
-    Kinds such as "npu" are those of plugins, Paddle's custom devices.
+    Kinds such as "npu" come from plugins (Paddle's custom devices).
     """
     import paddle
 
@@ -200,8 +200,8 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
     device = paddle.device.get_device()
     if not device.startswith("gpu") or not paddle.amp.is_bfloat16_supported():
         raise DeviceError(
-            f"amp is {level}, but the device, {device}, has no bfloat16; expected a GPU that has "
-            f"(NVIDIA's from Ampere on), or amp off"
+            f"amp is {level}, but the device, {device}, has no bfloat16; expected a GPU with "
+            "bfloat16 (NVIDIA Ampere or newer), or amp off"
         )
     return functools.partial(
         paddle.amp.auto_cast,

@@ -30,17 +30,17 @@ log = logging.getLogger("paddle_mnist")
 LOOPBACK = "127.0.0.1"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
-WRITTEN = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
+WRITTEN_FOLDERS = (".cache/paddle", ".visualdl")  # in the home, as soon as libraries are imported
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-NOT_LINKED = (".cache", ".config", ".visualdl")  # of a home, in the one that replaces it
+NOT_LINKED_FOLDERS = (".cache", ".config", ".visualdl")  # of a home, in the one that replaces it
 
 
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
     """Prepare the streams and the environment of a process that runs a command.
 
-    Standard streams are open from now on, and what they cannot encode is escaped. Inside,
-    Matplotlib draws into files; processes that are started inside inherit that.
+    Opens closed standard streams, and makes them escape characters that they cannot encode. Inside
+    the context, and in processes that it starts, Matplotlib draws only into files.
     """
     open_standard_descriptors()
     _escape_streams()
@@ -93,14 +93,14 @@ def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, with which text from a file could command a terminal."""
+    """Escape control characters, with which text from a file could control a terminal."""
     return text.translate(CONTROLS)
 
 
 def _escape_streams() -> None:
     """Replace closed streams, and let stdout escape what it cannot encode, as stderr always does.
 
-    The null device stays: libraries flush the streams when Python ends.
+    The null device stays open, because libraries flush the streams when Python ends.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -120,14 +120,14 @@ def without_proxies() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def usable_home() -> Iterator[None]:
-    """Have a home inside in which libraries can keep their caches.
+    """Provide, inside the context, a home in which libraries can keep their caches.
 
-    Paddle and VisualDL fail where they cannot write in the home. It is replaced, if need be, by a
-    temporary folder with links to what is in it, such as packages and credentials; one line says
-    so. Raises OSError where there is no temporary folder either.
+    Paddle and VisualDL fail if they cannot write in the home. If need be, a temporary folder
+    replaces it, with links to its contents, such as packages and credentials, and one line is
+    logged. Raises OSError if there is no temporary folder either.
     """
     home = os.path.expanduser("~")
-    if home != "~" and all(_can_write(os.path.join(home, name)) for name in WRITTEN):
+    if home != "~" and all(_can_write(os.path.join(home, name)) for name in WRITTEN_FOLDERS):
         yield
         return
     with environment(**{HOME: _temporary_home(home)}):
@@ -153,7 +153,7 @@ def _temporary_home(home: str) -> str:
     atexit.register(shutil.rmtree, own, ignore_errors=True)
     with contextlib.suppress(OSError):  # there may be no home, or no right to list it or to link
         for name in os.listdir(home):
-            if name not in NOT_LINKED:
+            if name not in NOT_LINKED_FOLDERS:
                 os.symlink(os.path.join(home, name), os.path.join(own, name))
     log.warning(
         "the home folder %s cannot be written, so caches are temporary; %s names another home",

@@ -24,9 +24,9 @@ from typing import Optional
 
 log = logging.getLogger("paddle_mnist")
 
-START_SECONDS = 60  # more than hang_timeout until the first heartbeat: imports, reading data
-GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
-TURN_SECONDS = 0.5  # between two looks of the guard
+START_SECONDS = 60  # added to hang_timeout before the first heartbeat, for imports and reading data
+GRACE_SECONDS = 10  # for the current step and a checkpoint, before a process is killed
+POLL_SECONDS = 0.5  # between two looks of the guard
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"  # "PARENT DESCRIPTOR": set for a child, not for its children
 BEAT, EXCHANGE, REST = b".", b">", b"_"  # what a heartbeat writes, and `pause`
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
@@ -40,7 +40,7 @@ class _State:
     guard: Optional[threading.Thread] = None
     timeout = math.inf  # seconds without a heartbeat
     seconds_left = math.inf  # until the guard ends this process
-    has_ended = False  # training is, so that neither a hang nor a heartbeat is expected
+    has_ended = False  # whether training has: then neither a hang nor a heartbeat is expected
 
 
 _state = _State()
@@ -85,14 +85,14 @@ def _guard() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(GRACE_SECONDS)
             os._exit(128 + signal.SIGTERM)
-        time.sleep(TURN_SECONDS)
-        _state.seconds_left -= TURN_SECONDS
-    log.error("no heartbeat for %g s; ending: another process stalls, or this one", _state.timeout)
+        time.sleep(POLL_SECONDS)
+        _state.seconds_left -= POLL_SECONDS
+    log.error("no heartbeat for %g s: this process or another one hangs; exiting", _state.timeout)
     os._exit(1)
 
 
 def pause() -> None:
-    """Expect no heartbeats until the next one, here and in the parent: others work meanwhile."""
+    """Expect no heartbeats, here and in the parent, until the next one: another process works."""
     _state.seconds_left = math.inf
     _write(REST)
 
@@ -104,7 +104,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Expect no more heartbeats: what follows training, such as a user's code, may be slow."""
+    """Expect no more heartbeats: code that runs after training, such as a user's, may be slow."""
     pause()
     _state.has_ended = True
 
@@ -136,7 +136,7 @@ def _write(data: bytes) -> None:
 
 
 def report(message: bytes) -> None:
-    """Send the parent how this process ends; no heartbeat follows. message: begins with `{`."""
+    """Tell the parent how this process ends; no heartbeat follows. message: begins with `{`."""
     pipe, _state.pipe = _state.pipe, None
     assert pipe is not None
     os.set_blocking(pipe, True)

@@ -9,9 +9,9 @@ Nobody can see whether a process on another machine has ended: it may be suspend
 may be down. Its lock is broken only after a time that the user has chosen. Then two processes may
 believe that they hold it, so each calls `FolderLock.require` before it writes a checkpoint.
 
-filelock is used only where there is no flock, on Windows: it does not let go when its holder dies
-while workers that it has forked live, nor notice that the lock was broken, and on file systems
-without flock it raises an error.
+filelock is used only where there is no flock, on Windows: while workers that a dead holder has
+forked still live, it keeps the lock; it does not notice that the lock was broken; and on file
+systems without flock it raises an error.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from typing import Optional
 from paddle_mnist.errors import OutputError, RunLockedError
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import NOT_SUPPORTED, remove, warn_once, write_atomically, writing
-from paddle_mnist.system.regular_files import MOST_JSON, open_own, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, open_own, parse_json, read_bytes
 
 try:
     import fcntl
@@ -45,9 +45,9 @@ LOCK = ".lock"
 RECORD = ".lock.json"
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 10.0  # between two heartbeats in the record
-SETTLE_SECONDS = 1.0  # for other processes that replace the same record to have done so
+SETTLE_SECONDS = 1.0  # in which other processes that replace the same record have done so
 NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
-HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
+LOCK_HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
 
 
 # ------------------------------------------------------------------ of a file
@@ -107,7 +107,7 @@ def _try_to_lock(path: Path) -> Optional[tuple[int, bool]]:
         is_held = False
         if error.errno not in NO_LOCKS:
             _close(descriptor)
-            if error.errno not in HELD:
+            if error.errno not in LOCK_HELD:
                 raise
             return None
     with contextlib.suppress(FileNotFoundError):
@@ -133,9 +133,9 @@ def _close(descriptor: int) -> None:
 class Holder:
     """The process that holds the lock of a folder, as its record describes it.
 
-    system: the start of its machine, and its namespace of process ids, which each container has.
-    started: when it was, in ticks; empty where the system does not tell. since: seconds since 1970,
-    by its clock.
+    system: the boot id of its machine, and its namespace of process ids, one for each container.
+    started: the tick at which it started; empty if the system does not tell. since: seconds since
+    1970, by its clock.
     """
 
     pid: int
@@ -198,7 +198,7 @@ def _read(path: str) -> str:
 def _read_holder(path: Path) -> Optional[Holder]:
     """Return the holder in a record; None without a record, or for a damaged one."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return parse_json(read_bytes(path, MOST_JSON), Holder)
+        return parse_json(read_bytes(path, MAX_JSON), Holder)
     return None
 
 
@@ -243,7 +243,7 @@ class FolderLock:
 def locked_folder(
     folder: Path, break_after: Optional[float] = None, elsewhere: str = "another output"
 ) -> Iterator[FolderLock]:
-    """Hold the lock of a folder. The context's value checks that this is still so.
+    """Hold the lock of a folder; the context's value can check that it still holds.
 
     break_after: seconds without a heartbeat after which the lock of a process that cannot be
         seen from here is broken. elsewhere: the alternative, for the error.
@@ -277,7 +277,7 @@ def locked_folder(
         try:
             yield lock
         finally:
-            if os.getpid() == pid:  # not in a process forked meanwhile, which leaves this, too
+            if os.getpid() == pid:  # not in a forked process, which also leaves the context
                 heartbeat.listeners.remove(lock.record_heartbeat)
                 lock.release()
 
@@ -311,8 +311,8 @@ def _refuse_or_break(
                 log.warning("%s: breaking the lock of %s%s", folder, holder, about)
                 return
             remedy = (
-                "; whether it still runs cannot be seen from here: if not, set break_lock_after, "
-                f"or delete {folder / RECORD} and {folder / LOCK}"
+                "; from here nobody can see whether it still runs; if it does not, set "
+                f"break_lock_after, or delete {folder / RECORD} and {folder / LOCK}"
             )
     raise RunLockedError(
         f"{folder}: another process is training there{about}; wait for it, or choose {elsewhere}"

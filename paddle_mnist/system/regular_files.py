@@ -1,8 +1,8 @@
 """Open the files of runs, checkpoints, exports and caches, which others may have made.
 
 A pipe, a socket or a device in the place of a file would block forever or never end, so only
-regular files are opened: to read them, links to them, too; to write them, no links, which may lead
-anywhere. JSON is read into declared types, and only where it is not nested deeply.
+regular files are opened. Files may be read through links, but not written, since a link may lead
+anywhere. JSON is read into declared types, and only if it is not nested deeply.
 """
 
 import errno
@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TypeVar, Union
 
 import msgspec
 
-MOST_JSON = 64 * 2**20  # bytes of a file of JSON or YAML that describes others
-MOST_LEVELS = 100  # of nested JSON
+MAX_JSON = 64 * 2**20  # bytes of a file of JSON or YAML that describes others
+MAX_LEVELS = 100  # of nested JSON
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -25,7 +25,7 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # not on Windows
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # not on Windows
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 Value = TypeVar("Value")
@@ -41,7 +41,7 @@ def open_regular(path: Union[str, Path], flags: int) -> int:
     Raises UnusableFileError for anything else, with its kind as `strerror`, and OSError.
     """
     try:
-        descriptor = os.open(path, flags | _AT_ONCE, 0o666)
+        descriptor = os.open(path, flags | _NO_WAIT, 0o666)
         kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
         if kind != stat.S_IFREG:
             os.close(descriptor)
@@ -57,7 +57,7 @@ def open_regular(path: Union[str, Path], flags: int) -> int:
 
 
 def open_own(path: Union[str, Path], flags: int) -> int:
-    """Open a file of a run to write it; like `open_regular`, but a link raises OSError, too."""
+    """Open a file of a run to write it; like `open_regular`, but raises OSError for a link, too."""
     return open_regular(path, flags | _NO_LINK)
 
 
@@ -85,7 +85,7 @@ def parse_json(data: bytes, kind: "type[Value]") -> Value:
     """
     try:
         value = json.loads(data.decode())
-        _require_shallow(value, MOST_LEVELS)
+        _require_shallow(value, MAX_LEVELS)
         return msgspec.convert(value, kind)
     except (RecursionError, msgspec.ValidationError) as error:
         raise ValueError(str(error)) from error
@@ -95,6 +95,6 @@ def _require_shallow(value: Any, levels: int) -> None:
     """Raise ValueError for containers nested deeper than some levels."""
     if isinstance(value, (dict, list)):
         if not levels:
-            raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+            raise ValueError(f"nested deeper than {MAX_LEVELS} levels")
         for item in value.values() if isinstance(value, dict) else value:
             _require_shallow(item, levels - 1)

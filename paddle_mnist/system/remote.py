@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from paddle_mnist.errors import summary
 from paddle_mnist.system.files import PART
 
-# Where a file appears only once it is complete. Elsewhere it is written under another name first.
+# Systems where a file appears once it is complete; elsewhere it gets a temporary name first.
 OBJECT_STORES = {"s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az"}
-BLOCK = 2**22
-# Drivers' errors, by name since they are not imported here, after which a retry would fail, too.
+BLOCK_BYTES = 2**22
+# Names of drivers' errors after which a retry would fail, too; the drivers are not imported here.
 PERMANENT = set(
     "PermissionError NoCredentialsError PartialCredentialsError ProfileNotFound "
     "ParamValidationError AuthenticationException ClientAuthenticationError".split()
@@ -29,16 +29,16 @@ PERMANENT = set(
 def check_url(url: str) -> None:
     """Raise ValueError unless a URL names one folder, and holds nothing that logs must not show."""
     if "::" in url:
-        raise ValueError("has '::' in it, as URLs of several systems have; expected that of one")
+        raise ValueError("contains '::', which chains file systems; expected the URL of only one")
     if url.startswith("~"):  # else the declaration of the option has expanded it
         raise ValueError(f"{url!r} names the home of an unknown user; expected a URL or a folder")
     if urlsplit(url).scheme:
         place = url.partition("://")[2]
         if ":" in place.rpartition("@")[0] or "?" in place or "#" in place:
             raise ValueError(
-                f"{url.partition(':')[0]}:// has credentials or parameters in it, which everybody "
-                "would see; expected a URL without: drivers take credentials from the environment "
-                "or their own files"
+                f"{url.partition(':')[0]}:// URL contains credentials or parameters, which logs "
+                "would show; expected a URL without them: drivers take credentials from the "
+                "environment or from their own files"
             )
         if not place.strip("/"):
             raise ValueError(f"{url!r} names no folder; expected one such as s3://bucket/runs/1")
@@ -106,7 +106,7 @@ class RemoteFolder:
         return bool(OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
 
     def reconnect(self) -> None:
-        """Forget the connection, after an error: some are of no use any more."""
+        """Drop the connection after an error, since it may be unusable."""
         self._connection = None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
@@ -140,8 +140,8 @@ class RemoteFolder:
     def read(self, name: str, most: int) -> bytes:
         """Return the contents of a file. Raises ValueError for more than `most` bytes."""
         data = bytearray()
-        with self._system.open(self._path(name), "rb", block_size=BLOCK) as file:
-            while block := file.read(BLOCK):
+        with self._system.open(self._path(name), "rb", block_size=BLOCK_BYTES) as file:
+            while block := file.read(BLOCK_BYTES):
                 data += block
                 self.progress()
                 if len(data) > most:
@@ -151,7 +151,7 @@ class RemoteFolder:
     def write(self, name: str, data: bytes) -> None:
         """Write a file, completely or not at all, and read it back.
 
-        Raises OSError if it holds something else then.
+        Raises OSError if the contents differ.
         """
         system, path = self._system, self._path(name)
         if self._is_object_store:

@@ -1,4 +1,4 @@
-"""The scratch folder to which a program that `paddle-mnist prove` has started diverts its runs."""
+"""The scratch folder to which a program diverts its runs when `paddle-mnist prove` starts it."""
 
 import os
 from pathlib import Path
@@ -8,17 +8,17 @@ import msgspec
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.files import warn_once
-from paddle_mnist.system.regular_files import MOST_JSON, parse_json, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, parse_json, read_bytes
 
 VARIABLE = "PADDLE_MNIST_PROVE"  # names the scratch folder
 PLAN = "plan.json"  # in it, as long as `prove` runs
 
 
 class Plan(msgspec.Struct):
-    """What a program is to do in one start.
+    """Instructions to a program for one start.
 
     pid: the process of `prove`. attempt: the folder of this start and of those that it continues.
-    steps, epochs: after how many each run ends. save_every: the most steps between checkpoints.
+    steps, epochs: after how many each run ends. save_every: at most so many steps between saves.
     stop: where to wait for a signal: [kind, run, step, part], see `training.proving`.
     objects: after which steps to describe all objects: [run, step, epoch].
     """
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct):
 
     @property
     def events(self) -> Path:
-        """The file of what was recorded."""
+        """The file of the recorded events."""
         return Path(self.attempt, "events.jsonl")
 
     def diverted(self, path: Union[str, Path]) -> Path:
@@ -58,13 +58,13 @@ class Plan(msgspec.Struct):
 def find_plan() -> Optional[Plan]:
     """Return the plan for this program; None unless a `prove` has started it.
 
-    Raises ConfigError if that has ended: what follows would be written to the program's own runs.
+    Raises ConfigError if that `prove` has ended, since training would then change the user's runs.
     """
     name = os.environ.get(VARIABLE)
     if not name:
         return None
     try:
-        plan = parse_json(read_bytes(Path(name, PLAN), MOST_JSON), Plan)
+        plan = parse_json(read_bytes(Path(name, PLAN), MAX_JSON), Plan)
     except (OSError, ValueError) as error:
         problem = f"in which {PLAN} cannot be read ({type(error).__name__})"
         warn_once(name, "%s is %s, %s: ignored; unset it", VARIABLE, name, problem)
@@ -79,7 +79,7 @@ def find_plan() -> Optional[Plan]:
 def diverted_to_read(name: str) -> str:
     """Return where a run, one of its files, or a folder of runs is read.
 
-    Under `prove`, what the program itself has trained is in the scratch folder; all else stays.
+    Under `prove`, runs that the program itself has trained are in the scratch folder.
     """
     if plan := find_plan():
         path = plan.diverted(name)

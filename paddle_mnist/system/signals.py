@@ -13,7 +13,7 @@ The path of SIGTERM: a handler records it; the wait for the next batch, which is
 calls its checkpointer's `after_error`, which saves a breakpoint; `commands.cli` ends the process
 with the error's exit code, 143.
 
-A second signal changes nothing, except while the training waits for its mirror: it ends the wait.
+A second signal has no effect, except that it ends the wait for a mirror at the end of training.
 
 Signals are delivered to a process, so the state is the module's. Python runs signal handlers in the
 main thread: in other threads the contexts of this module do nothing.
@@ -34,15 +34,15 @@ from paddle_mnist.errors import StoppedError
 
 log = logging.getLogger("paddle_mnist")
 
-ALWAYS = (signal.SIGTERM, signal.SIGINT)
-# Sent by schedulers, and by a terminal that closes; Windows has none of them. A program that has a
-# handler of its own for one of these keeps it.
-OF_SCHEDULERS = tuple(
+ALWAYS_STOPPING = (signal.SIGTERM, signal.SIGINT)
+# Sent by schedulers, and by a terminal that closes; Windows has none of them. If a program has its
+# own handler for one of these, that handler stays.
+SCHEDULER_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGUSR1", "SIGHUP", "SIGXCPU") if hasattr(signal, name)
 )
 # Signals that a process cannot handle, or that report faults, its own or its children's.
 NO_STOP_SIGNALS = "KILL STOP CONT CHLD SEGV BUS FPE ILL ABRT TRAP SYS PIPE".split()
-SAME_SECONDS = 1.0  # in which a signal that comes again is the first one
+SAME_SECONDS = 1.0  # a signal that comes again so soon is the same one, forwarded
 
 
 def parse_names(value: object) -> list[str]:
@@ -67,14 +67,14 @@ def _signal_name(word: object) -> str:
 class _State:
     """The signals that this process has received, and how its handlers treat the next one.
 
-    owner_pid: the process whose handlers are installed. stopping: the signals that stop training.
-    raising: whether the first one raises StoppedError.
-    needs_agreement: whether this is one of several processes, which stop at the same step; agreed:
-    the signal that all of them know of. arrivals: each signal received, and when.
+    owner_pid: the process that installed the handlers. stopping: the signals that stop training.
+    raising: whether the first one raises StoppedError. needs_agreement: whether this is one of
+    several processes, which stop at the same step. agreed: the signal that all of them know of.
+    arrivals: each signal received, and when.
     """
 
     owner_pid: Optional[int] = None
-    stopping: Sequence[int] = (*ALWAYS, *OF_SCHEDULERS)
+    stopping: Sequence[int] = (*ALWAYS_STOPPING, *SCHEDULER_SIGNALS)
     raising: bool = False
     needs_agreement: bool = False
     agreed: Optional[int] = None
@@ -86,17 +86,17 @@ _state = _State()
 
 @contextlib.contextmanager
 def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
-    """Record the signals that stop training, which interrupt nothing outside `interruptible`.
+    """Record the signals that stop training; outside `interruptible` they interrupt nothing.
 
-    Raises StoppedError at the end if one came, also after the last `interruptible`. Inside another
-    such context, as in a thread that is not the main one, it does nothing.
+    Raises StoppedError at the end if one came, even after the last `interruptible`. Does nothing
+    inside another such context, or in a thread that is not the main one.
     more: names of further signals.
     """
     global _state
     if not _in_main_thread() or _state.owner_pid == os.getpid():
         yield
         return
-    stopping = dict.fromkeys((*ALWAYS, *OF_SCHEDULERS, *(signal.Signals[name] for name in more)))
+    stopping = dict.fromkeys((*_State.stopping, *(signal.Signals[name] for name in more)))
     taken = [signum for signum in stopping if _may_take(signum)]
     for name in more:
         if signal.Signals[name] not in taken:
@@ -109,7 +109,7 @@ def handlers_installed(more: Sequence[str] = ()) -> Iterator[None]:
     try:
         with _handled_by(_record, taken):
             yield
-        if came := received():  # once the handlers before these are back, so that none is lost
+        if came := received():  # asked once the former handlers are back, so that none is lost
             raise StoppedError(came, is_finished=True)
     finally:
         _state = _State()
@@ -134,7 +134,7 @@ def _may_take(signum: int) -> bool:
     Under nohup, or in a shell's background job, signals that are ignored stay ignored.
     """
     handler = signal.getsignal(signum)
-    if signum in ALWAYS:
+    if signum in ALWAYS_STOPPING:
         return handler is not signal.SIG_IGN
     return handler in (signal.SIG_DFL, _record)  # ours: in a process that was forked
 
@@ -156,7 +156,7 @@ def ignore() -> None:
 
 
 def stop_signals() -> Sequence[int]:
-    """Return the signals that stop training, the same in all of its processes."""
+    """Return the signals that stop training, which are the same in all of its processes."""
     return _state.stopping
 
 
@@ -179,8 +179,8 @@ def all_received() -> list[int]:
 def repeated(since: float) -> Optional[int]:
     """Return a signal that came since a time of `time.monotonic`, after another one; or None.
 
-    A signal within SAME_SECONDS is the first one again: a terminal or a scheduler may send it to a
-    process to which its parent forwards it.
+    A signal within SAME_SECONDS of the first is the same one: a terminal or a scheduler may send it
+    both to this process and to its parent, which forwards it.
     """
     if received() is None:
         return None
@@ -194,9 +194,9 @@ def require_agreement() -> None:
 
 
 def agree_on(signums: Iterable[Optional[int]]) -> None:
-    """Take the first signal, if there is one, as the one that stops every process.
+    """Let the first signal, if there is one, stop every process.
 
-    signums: those received by all processes, which every one of them passes in the same order.
+    signums: those that all processes have received; each process passes them in the same order.
     """
     if _state.agreed is None:
         _state.agreed = next((signum for signum in signums if signum is not None), None)
@@ -239,23 +239,23 @@ def ending_at_once() -> Iterator[None]:
     signums = [
         signum
         for signum, handler in handlers.items()
-        if callable(handler) and (signum in ALWAYS or handler is _record)
+        if callable(handler) and (signum in ALWAYS_STOPPING or handler is _record)
     ]
     with _handled_by(signal.SIG_DFL, signums):
-        if came := received():  # recorded before, and nothing else would raise it in time
+        if came := received():  # before the context: nothing else would raise it in time
             raise StoppedError(came)
         yield
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Have SIGTERM and SIGINT wait for the end of the context, for imports.
+    """Delay SIGTERM and SIGINT to the end of the context, which imports modules.
 
     Python drops an exception that a handler raises in a callback of importlib. Importing Paddle
-    replaces the handler of SIGTERM unseen by Python; afterwards it is set again.
+    replaces the handler of SIGTERM without Python's knowledge; afterwards it is set again.
     """
     came: list[int] = []
-    signums = [signum for signum in ALWAYS if callable(signal.getsignal(signum))]
+    signums = [signum for signum in ALWAYS_STOPPING if callable(signal.getsignal(signum))]
     try:
         with _handled_by(lambda signum, frame: came.append(signum), signums):
             yield
@@ -266,7 +266,7 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Have the signals that stop training wait in a process started inside, until `unblock`."""
+    """Block the signals that stop training in a process started inside, until its `unblock`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _state.stopping)
     try:
         yield
@@ -275,8 +275,8 @@ def blocked() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """Take the signals that have come since this process was started: they end it at once."""
-    for signum in ALWAYS:
+    """Accept signals again; one that has come since this process started ends it at once."""
+    for signum in ALWAYS_STOPPING:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

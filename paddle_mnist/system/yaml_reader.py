@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system.regular_files import MOST_JSON, read_bytes
+from paddle_mnist.system.regular_files import MAX_JSON, read_bytes
 
 
 def read_yaml(path: Path, may_be_pipe: bool = False) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def read_yaml(path: Path, may_be_pipe: bool = False) -> dict[str, Any]:
     may_be_pipe: read whatever the user names, as `-c <(...)` does; else only a regular file.
     """
     try:
-        data = Path(path).read_bytes() if may_be_pipe else read_bytes(path, MOST_JSON)
+        data = Path(path).read_bytes() if may_be_pipe else read_bytes(path, MAX_JSON)
         text = data.decode("utf-8-sig")  # a byte order mark is allowed
         values, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except OSError as error:

@@ -17,7 +17,7 @@ from paddle_mnist.system.arrays import as_array
 
 IGNORED = -100  # the label that Paddle's losses leave out by default
 # Errors of Paddle's kernels for invalid values and shapes.
-OF_DATA = re.compile(r"\b(InvalidArgument|OutOfRange)(Error)?\b")
+DATA_ERROR = re.compile(r"\b(InvalidArgument|OutOfRange)(Error)?\b")
 
 
 class LabelError(DataError):
@@ -34,7 +34,7 @@ def labels_checked() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if OF_DATA.search(str(error)):
+        if DATA_ERROR.search(str(error)):
             for frame, _ in traceback.walk_tb(error.__traceback__):
                 name, values = frame.f_code.co_name, frame.f_locals
                 if name in ("cross_entropy", "nll_loss") and {"input", "label"} <= values.keys():
@@ -75,7 +75,7 @@ def located(batch: Any, loader: Loader, epoch: int, number: int, where: str) -> 
     except PaddleMnistError:
         raise
     except Exception as error:
-        if not OF_DATA.search(str(error)):
+        if not DATA_ERROR.search(str(error)):
             raise
         shapes = describe_batch(shards_of(batch)[0].batch)
         raise DataError(f"{place} fails with {summary(error)}; it is {shapes}") from error

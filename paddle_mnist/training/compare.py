@@ -20,13 +20,7 @@ from paddle_mnist.training.arguments import (
     compared_values,
 )
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.description import (
-    BATCH_SIZE,
-    FIRST_BATCH,
-    LABELS,
-    SAMPLES,
-    flattened,
-)
+from paddle_mnist.training.description import BATCH_SIZE, FIRST_BATCH, LABELS, SAMPLES, flattened
 
 log = logging.getLogger("paddle_mnist")
 

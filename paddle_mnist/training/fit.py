@@ -32,12 +32,7 @@ from paddle_mnist.training.compare import code_comparison
 from paddle_mnist.training.initialize import find_start
 from paddle_mnist.training.proving import in_scratch
 from paddle_mnist.training.rehearsal import rehearse
-from paddle_mnist.training.results import (
-    as_fit_result,
-    log_result,
-    make_result,
-    result_entries,
-)
+from paddle_mnist.training.results import as_fit_result, log_result, make_result, result_entries
 from paddle_mnist.training.resume import resume_or_start
 from paddle_mnist.training.session import load_final_weights, open_run, run_entries, train_epochs
 from paddle_mnist.training.steps import Loss, Metrics, Step

@@ -34,7 +34,7 @@ from paddle_mnist.interfaces import (
 from paddle_mnist.metrics.running import RunningMetrics
 from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters, NewestMetrics
 from paddle_mnist.monitor.hooks import recording_outputs
-from paddle_mnist.monitor.profiler import NOTHING, Profiler
+from paddle_mnist.monitor.profiler import NULL_CONTEXT, Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.layers import training_mode_begins
 from paddle_mnist.nn.schedule import Schedule
@@ -223,7 +223,7 @@ class TrainingLoop:
             self.reseed(self.state.step, shard.index)
             with self.profile.part("forward"), recording:
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
-            recording = NOTHING  # the first shard's outputs are enough
+            recording = NULL_CONTEXT  # the first shard's outputs are enough
             with self.profile.part("backward"):
                 self.exchange.backward(shard, outputs)
         with self.profile.part("exchange"):
@@ -253,7 +253,7 @@ class TrainingLoop:
         step = self.state.step + 1
         names = [name for observer in self._recorders for name in observer.recorded_layers(step)]
         if not names:
-            return NOTHING
+            return NULL_CONTEXT
         layers = require_layers("recorded_layers", self.model, names)
         return recording_outputs(layers, self.outputs)
 

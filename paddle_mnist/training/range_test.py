@@ -31,7 +31,7 @@ from paddle_mnist.training.resume import load_start
 log = logging.getLogger("paddle_mnist")
 
 SMOOTHING = 0.9  # of the losses: the weight of the earlier ones
-LEAST = 10  # steps of a useful test
+MIN_STEPS = 10  # of a useful test
 # Arguments of `fit` that do not affect the steps.
 UNUSED = ("callbacks", "fresh", "must_match", "override", "resume", "saving", "start_epoch")
 
@@ -77,10 +77,10 @@ def find_learning_rate(
     `fit` for its arguments.
     """
     path = Path(figure or "rates.png")
-    if not (0 < lowest < highest < math.inf and steps >= LEAST and path.suffix[1:] in KINDS):
+    if not (0 < lowest < highest < math.inf and steps >= MIN_STEPS and path.suffix[1:] in KINDS):
         raise ConfigError(
             f"lowest is {lowest}, highest {highest}, steps {steps}, figure {figure!r}; expected "
-            f"0 < lowest < highest, at least {LEAST} steps, and a figure that ends in .png or .svg"
+            f"0 < lowest < highest, at least {MIN_STEPS} steps, and a figure ending in .png or .svg"
         )
     log_to_console()
     kept = {name: value for name, value in arguments.items() if name not in UNUSED}
@@ -89,9 +89,9 @@ def find_learning_rate(
     device, rates = paddle.device.get_device(), np.geomspace(lowest, highest, steps)
     try:
         with generators_restored(), signals.interruptible():
-            given = FitArguments(**bound.arguments)
-            single = replace(given.processes, nprocs=1, gpus=None)
-            losses = _losses(build_training(replace(given, processes=single)), rates)
+            fit_arguments = FitArguments(**bound.arguments)
+            single = replace(fit_arguments.processes, nprocs=1, gpus=None)
+            losses = _losses(build_training(replace(fit_arguments, processes=single)), rates)
     finally:
         paddle.device.set_device(device)
     result = _result(rates, np.array(losses))
@@ -146,7 +146,7 @@ def _smoothed(losses: np.ndarray) -> np.ndarray:
 
 def _result(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
     """Return the result; raise ConfigError if the loss diverged at once."""
-    if len(losses) < LEAST:
+    if len(losses) < MIN_STEPS:
         raise ConfigError(
             f"the loss diverges at once: {', '.join(f'{loss:.4g}' for loss in losses[:, 0])} at "
             f"learning rates from {rates[0]:.3g} to {rates[len(losses) - 1]:.3g}; expected a lower "
@@ -155,9 +155,9 @@ def _result(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
     losses = losses[np.isfinite(losses[:, 0])]  # only the last may not be finite
     rates, smoothed = rates[: len(losses)], _smoothed(losses)
     end = int(smoothed.argmin())
-    slopes = np.gradient(smoothed)[LEAST : end + 1]  # the first means are of few losses
+    slopes = np.gradient(smoothed)[MIN_STEPS : end + 1]  # the first means are of few losses
     falls = len(slopes) > 0 and slopes.min() < 0
-    suggestion = float(rates[LEAST + slopes.argmin()]) if falls else None
+    suggestion = float(rates[MIN_STEPS + slopes.argmin()]) if falls else None
     log.info(
         "range test of the learning rate: %d steps, from %.3g to %.3g; the smoothed loss is lowest "
         "at %.3g%s",

@@ -14,7 +14,7 @@ from paddle_mnist.training.witness import describe_witness
 
 log = logging.getLogger("paddle_mnist")
 
-EARLY = "early"  # `stopped` of a run that a callback has stopped
+STOPPED_EARLY = "early"  # `stopped` of a run that a callback has stopped
 
 
 def make_result(training: Training, checkpoint_name: str) -> FitResult:
@@ -33,7 +33,7 @@ def make_result(training: Training, checkpoint_name: str) -> FitResult:
         epochs=state.epoch,
         steps=state.step,
         seconds=round(state.train_seconds, 3),
-        stopped="finished" if training.is_over(state) else EARLY,
+        stopped="finished" if training.is_over(state) else STOPPED_EARLY,
         witness=training.witness,
     )
 
@@ -56,7 +56,7 @@ def finished_result(training: Training) -> Optional[FitResult]:
     if values.get("steps") != state.step or not run.weights.is_file():
         return None
     # With an override, a callback may no longer ask to stop there.
-    is_early = values.get("stopped") == EARLY and not training.arguments.override
+    is_early = values.get("stopped") == STOPPED_EARLY and not training.arguments.override
     if not training.is_over(state) and not is_early:
         return None
     has_all = {field.name for field in fields(FitResult)} - {"witness"} <= values.keys()

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.contents import load_model, saved_optimizer
+from paddle_mnist.checkpoint.contents import load_weights_and_average, saved_optimizer
 from paddle_mnist.checkpoint.manifest import (
     EXTRA,
     OPTIMIZER,
@@ -109,7 +109,7 @@ def load_training(
     saved = read_extra(checkpoint, extra)
     for other, contents, origin, keeps in extra.saved_optimizers(saved, schedule, is_own):
         load_optimizer(other, contents, extra.parameters, origin, keeps_schedule=keeps)
-    load_model(checkpoint, training.model, training.average)
+    load_weights_and_average(checkpoint, training.model, training.average)
     values = [entry for entry in saved["values"] if extra.unpacked_path(entry[0]) not in left_out]
     extra.load_values({**saved, "values": values}, schedule, is_own)
 

@@ -70,8 +70,8 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[s
     named = drawn or changes or untouched.changes()
     names = listed([describe_path(change.path) for change in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
-    found = f": {names} {change} with each reading" if names else ""
-    return f"{what} differs when it is read again{found}", bool(drawn)
+    changed = f": {names} {change} with each reading" if names else ""
+    return f"{what} differs when it is read again{changed}", bool(drawn)
 
 
 def _is_same_batch(batch: Any, other: Any) -> bool:

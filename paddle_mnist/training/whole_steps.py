@@ -98,7 +98,7 @@ class LastWholeStep:
 
     def _undo(self) -> Iterator[str]:
         """Restore the last whole step; yield the reasons if that is impossible."""
-        progress, (pending, count), num_lines, scheduled, put_back_extra = self._kept
+        progress, (pending, count), num_lines, scheduled, restore_extra = self._kept
         vars(self._state).update(progress)
         self._running.pending = pending[:count]
         if self._history:
@@ -108,15 +108,15 @@ class LastWholeStep:
             vars(scheduler).update(attributes)
         if self._is_inside:
             if self._copies:
-                self._copies.put_back()
+                self._copies.restore()
                 tensors = self._all_tensors()
                 if [*map(id, tensors)] != [*map(id, self._tensors)]:
                     yield "it has created weights, or state of an optimizer"
             elif self._needs_tensors:
                 size = MOST_BYTES // 2**20
                 yield f"weights and optimizers of more than {size} MiB are not copied in each step"
-            self._buffers.put_back()  # after the weights, some of which are statistics
-        if put_back_extra and (missing := put_back_extra(self._is_inside)):
+            self._buffers.restore()  # after the weights, some of which are statistics
+        if restore_extra and (missing := restore_extra(self._is_inside)):
             yield f"there is no copy of {listed(missing)} from before it"
 
     def _may_evaluations_train(self) -> bool:
@@ -171,8 +171,8 @@ def _with_attributes(scheduler: LRScheduler) -> list[tuple[LRScheduler, dict[str
         name: copy.copy(value) if isinstance(value, (list, dict)) else value
         for name, value in vars(scheduler).items()
     }
-    found = [(scheduler, attributes)]
+    copies = [(scheduler, attributes)]
     for value in attributes.values():
         if isinstance(value, LRScheduler) and value is not scheduler:
-            found += _with_attributes(value)
-    return found
+            copies += _with_attributes(value)
+    return copies

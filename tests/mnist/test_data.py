@@ -13,9 +13,9 @@ import pytest
 from synthetic_data import SIZES, csv_bytes, tiny_splits, write_idx, write_json
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import SPLIT_NAMES
 from paddle_mnist.mnist.images import data_hash, open_data
 from paddle_mnist.mnist.sources import IDX_FILES, find_source
+from paddle_mnist.mnist.splits import SPLIT_NAMES
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ from synthetic_data import (
 )
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import SPLIT_NAMES
 from paddle_mnist.mnist.images import MNIST_HASH, data_hash, open_data
 from paddle_mnist.mnist.sources import IDX_FILES, find_source
+from paddle_mnist.mnist.splits import SPLIT_NAMES
 
 SPLITS = tiny_splits({"train": 30, "valid": 6, "eval": 20})
 ARRAYS = npz_arrays(SPLITS)

@@ -7,7 +7,7 @@ from paddle import nn
 from small_nets import CLASSES, SAMPLES, WIDTH, Points, perceptron
 
 from paddle_mnist import Loading, StartFrom, Watch, fit
-from paddle_mnist.monitor.diagnosis import FEWEST_STEPS, TRAIN, VALID, Diagnosis
+from paddle_mnist.monitor.diagnosis import MIN_STEPS, TRAIN, VALID, Diagnosis
 
 
 class Random(paddle.io.Dataset):
@@ -82,5 +82,5 @@ def test_overfitting_needs_a_validation_loss_that_rises_away(train_loss, valid_l
     for number, loss in enumerate(valid_losses):
         diagnosis.check_losses(number, {TRAIN: train_loss})
         diagnosis.check_losses(number, {VALID: loss})
-    diagnosis.check_end(FEWEST_STEPS)  # the first loss is not known
+    diagnosis.check_end(MIN_STEPS)  # the first loss is not known
     assert [finding.kind for finding in diagnosis.findings] == expected

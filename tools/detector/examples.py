@@ -13,10 +13,10 @@ from detector import letters, non_digits, paper
 from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
 from detector.shapes import UNUSUAL_DIGITS, pen_cover, unusual_digit
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.mnist.pictures.digits import read_digits
 from paddle_mnist.mnist.pictures.normalize import to_mnist_format
+from paddle_mnist.mnist.splits import Split
 
 RAW = 50_000  # images of MNIST's training split, as they are
 ON_PAPER = 80  # of each kind of paper

@@ -21,9 +21,9 @@ from paddle.nn import functional as F
 
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist import pretrained
-from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import DIVISOR, conv_for
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.splits import SIZE
 
 MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # pixels down and to the right
 THRESHOLD = 0.5  # a score below it: probably not one digit

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.pictures.shapes import Shape
+from paddle_mnist.mnist.splits import SIZE
 
 LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
 SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes

@@ -8,9 +8,9 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.pictures.open import STDIN, open_picture
 from paddle_mnist.mnist.pictures.reading import Reading
+from paddle_mnist.mnist.splits import SIZE
 
 ON_A_SHEET = 1000  # pictures: 100 rows of ten
 PAGES_ON_A_SHEET = 20
