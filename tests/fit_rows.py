@@ -148,6 +148,17 @@ class StopsAt(Callback):
             self.end()
 
 
+class EndsAfterEpoch(Callback):
+    """Ends a run after an evaluation, before the epoch's checkpoint."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def after_epoch(self, view):
+        if view.state.epoch == self.epoch and not is_rehearsal():
+            stop()
+
+
 def arguments(row, output, callbacks=(), **others):
     """Return the arguments of a row's training. callbacks: called after those of the row."""
     values = {**CLASSIFICATION, **ROWS[row]}

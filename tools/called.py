@@ -24,9 +24,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Optional
 
-import numpy as np
 import paddle
-from paddle import nn
+from faults import BATCH, Augments, Points, with_batch_norm
 
 import paddle_mnist
 from paddle_mnist import (
@@ -47,18 +46,6 @@ FOLDER = os.path.dirname(paddle_mnist.__file__) + os.sep
 SAVE_AT, STEP_AT = 6, 8
 WALKS = ("hidden_state/object_paths.py", "hidden_state/snapshot.py")  # these examine all objects
 Called = set[tuple[str, str]]  # modules and functions
-
-
-class Noisy:
-    """A step with a generator of its own, which checkpoints save."""
-
-    def __init__(self) -> None:
-        self.random = np.random.RandomState(1)
-
-    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
-        inputs, labels = batch
-        noise = paddle.to_tensor(self.random.rand(*inputs.shape).astype("float32"))
-        return {"loss": nn.functional.cross_entropy(model(inputs + noise), labels)}
 
 
 class Traces(Callback):
@@ -92,7 +79,7 @@ class Traces(Callback):
             self.step.add(own)
 
 
-class Twice(Noisy):
+class Twice(Augments):
     """A step with an optimizer of its own, beside that of `fit`."""
 
     def __init__(self) -> None:
@@ -100,7 +87,7 @@ class Twice(Noisy):
         self.scale = paddle.create_parameter([1], "float32")
         self.own = paddle.optimizer.Momentum(0.01, parameters=[self.scale])
 
-    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
+    def __call__(self, model: paddle.nn.Layer, batch: Any) -> dict[str, Any]:
         values = super().__call__(model, (batch[0] * self.scale.detach(), batch[1]))
         (self.scale**2).sum().backward()
         self.own.step()
@@ -168,18 +155,15 @@ def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(FOLDER)
 
 
-def train(step: Noisy, folder: str, callbacks: Sequence[Callback], **options: Any) -> None:
-    random = np.random.RandomState(0)
-    points = random.rand(120, 4).astype("float32")
-    data = [*zip(points, (points.sum(1, keepdims=True) > 2).astype("int64"))]
+def train(step: Augments, folder: str, *callbacks: Callback, **options: Any) -> None:
     logging.getLogger("paddle_mnist").setLevel(logging.ERROR)
     fit(
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1D(4), nn.Linear(4, 2)),
-        data,
+        with_batch_norm,
+        Points(15 * BATCH),
         step=step,
         optimizer=lambda parameters: paddle.optimizer.Adam(0.01, parameters=parameters),
         epochs=1,
-        batch_size=8,
+        batch_size=BATCH,
         output=folder,
         device="cpu",
         saving=Saving(every_steps=SAVE_AT),
@@ -192,7 +176,7 @@ def trace() -> Traces:
     """Train, and return what a step and a save call."""
     traces = Traces()
     with tempfile.TemporaryDirectory() as folder:
-        train(Noisy(), folder, [traces])
+        train(Augments(), folder, traces)
         sys.setprofile(None)
     return traces
 
@@ -201,8 +185,8 @@ def trace_resume() -> dict[str, dict[str, None]]:
     """Stop a run, resume it, and return the modules that this enters, with their callers."""
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.suppress(StoppedError):
-            train(Twice(), folder, [Stops()], numerics=Numerics(ema=0.9))
-        train(Twice(), folder, [Stops()], numerics=Numerics(ema=0.9))
+            train(Twice(), folder, Stops(), numerics=Numerics(ema=0.9))
+        train(Twice(), folder, Stops(), numerics=Numerics(ema=0.9))
     return RESUME.entered
 
 

@@ -32,12 +32,9 @@ from detector import training as detector
 from reproduction import (
     accuracy,
     charts,
-    costs,
     demonstrations,
     incremental,
     initialization,
-    ladder,
-    mistakes,
     pretrained,
     pretrained_net,
 )
@@ -67,14 +64,11 @@ def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 CLAIMS: tuple[Claim, ...] = (  # of REPRODUCTION.md
-    *accuracy.CLAIMS,
-    *ladder.CLAIMS,
-    ladder.DEFAULT,
-    costs.CLAIM,
+    *accuracy.OF_TUTORIAL,
     initialization.CLAIM,
     *demonstrations.CLAIMS,
+    *accuracy.OF_RECIPES,
     *pretrained_net.CLAIMS,
-    mistakes.CLAIM,
 )
 OTHER_CLAIMS: tuple[Claim, ...] = (  # of other pages, and of the package
     incremental.FORGOTTEN,

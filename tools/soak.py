@@ -79,14 +79,12 @@ class Soak:
     """Trainings in a folder, started one way, that are killed at moments drawn at random.
 
     resumes: starts that resumed from a checkpoint. quarantines: damaged checkpoints.
-    start_ups: seconds from a start to its first step.
     """
 
     def __init__(self, folder: Path, way: str, draw: random.Random):
         self.folder, self.way, self.draw, self.log = folder, way, draw, folder / "output.log"
         self.kills: list[Kill] = []
         self.trainings = self.resumes = self.quarantines = 0
-        self.start_ups: list[float] = []
 
     def run(self, kills: int) -> None:
         """Train and kill until there are enough kills.
@@ -119,8 +117,9 @@ class Soak:
         for process in sorted({kill.process for kill in self.kills}):
             kills = [kill for kill in self.kills if kill.process == process]
             early = sum(kill.in_start_up for kill in kills)
-            seconds = _spread([kill.seconds for kill in kills])
-            rows.append((process, len(kills), f"{early}, {len(kills) - early}", seconds))
+            seconds = [kill.seconds for kill in kills]
+            ended = f"median {statistics.median(seconds):.1f}, largest {max(seconds):.1f}"
+            rows.append((process, len(kills), f"{early}, {len(kills) - early}", ended))
         lost = [kill.lost_steps for kill in self.kills]
         note = (
             f"{len(self.kills)} kills, {self.trainings} training{'s' * (self.trainings != 1)}, "
@@ -128,21 +127,17 @@ class Soak:
             f"at once), {self.quarantines} damaged checkpoints; each training ended with the bits "
             "of the unbroken one."
         )
-        if self.start_ups:  # or all were killed before
-            note += f" From a start to its first step: {_spread(self.start_ups, ' s')}."
         columns = ("killed", "times", "in start-up, in training", "seconds until all had ended")
         return markdown_table(dict.fromkeys(columns, ""), rows, note)
 
     def _run_once(self, run: RunDirectory, is_killed: bool) -> bool:
         """Start a run, and kill it if it should be killed; return whether it was killed."""
-        began = time.monotonic()
         process = self._start(run.path, WAYS[self.way])
         if not is_killed:
             process.wait()
         elif self.draw.random() < 0.2:  # at any time from its first instruction on
             sleep(process, self.draw.uniform(0, 5))
         elif self._wait_for_step(process):  # it loads, trains, saves, evaluates
-            self.start_ups.append(time.monotonic() - began)
             sleep(process, self.draw.uniform(0, 1.2))
         in_start_up = not self._has_trained()
         killed, seconds = self._kill(process)
@@ -204,11 +199,6 @@ class Soak:
             output = self.log.read_text()
             raise CheckpointError(f"{folder}: the training ended without weights:\n{output}")
         return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _spread(seconds: Sequence[float], unit: str = "") -> str:
-    median, largest = statistics.median(seconds), max(seconds)
-    return f"median {median:.1f}{unit}, largest {largest:.1f}{unit}"
 
 
 def ranks(process: psutil.Popen) -> dict[str, psutil.Process]:

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from fit_rows import ProgramError, StopsAt, stop, train
+from fit_rows import EndsAfterEpoch, ProgramError, StopsAt, stop, train
 from small_nets import perceptron
 from visualdl import LogReader
 
@@ -18,17 +18,6 @@ LABELS = np.arange(60) % 10
 PROBABILITIES = RANDOM.dirichlet(np.ones(10), 60).astype("float32")
 FEATURES = RANDOM.rand(60, 8)
 ABOUT = {"about this run"}  # names the checkpoint that a start resumes from
-
-
-class EndsAfterEpoch(Callback):
-    """Ends a run after an evaluation, before the epoch's checkpoint."""
-
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def after_epoch(self, view):
-        if view.state.epoch == self.epoch and not is_rehearsal():
-            stop()
 
 
 class Pages(Callback):

@@ -1,6 +1,7 @@
 """A run that is looked into with everything on: figures, pages, prints, profile."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -9,7 +10,7 @@ from errno import ENOSPC
 
 import pytest
 from conftest import ROOT
-from faulty_disk import fail, from_on, takes_space, watched
+from faulty_disk import fail, takes_space, watched
 from PIL import Image
 
 from paddle_mnist import TrainConfig, train_and_evaluate
@@ -77,15 +78,22 @@ def test_batch_that_a_short_training_does_not_reach(tool, tiny, tmp_path):
     assert printed.count("batch 9:") == printed.count("inputs_shape: ") == 1
 
 
-# The disk is full from an operation in the fifth file on.
 @pytest.mark.slow
 def test_figures_lost_to_a_full_disk_are_drawn_by_the_same_command(tiny, tmp_path):
     run = RunDirectory(tmp_path / "run")
     config = TrainConfig(
         data=str(tiny), epochs=1, batch_size=32, watch=100, visualdl=False, output=str(run.path)
     )
-    full = from_on(27, lambda operation: takes_space(operation) and fail(ENOSPC)(operation))
-    with watched(run.figures, full), pytest.raises(OutputError, match="No space left on device"):
+    created = []
+
+    def full_from_the_fifth_file_on(operation):
+        if operation.flags & os.O_CREAT:
+            created.append(operation.path)
+        if len(created) == 5 and takes_space(operation):
+            fail(ENOSPC)(operation)
+
+    full = watched(run.figures, full_from_the_fifth_file_on)
+    with full, pytest.raises(OutputError, match="No space left on device"):
         train_and_evaluate(config)
     before = {path.name: path.stat().st_ino for path in run.figures.glob("*")}
     assert len(before) == 4

@@ -4,9 +4,9 @@ import importlib
 import shutil
 
 import pytest
-from fit_rows import ProgramError, StopsAt, bits, history, stop, train
+from fit_rows import EndsAfterEpoch, ProgramError, StopsAt, bits, history, stop, train
 
-from paddle_mnist import Callback, TensorBoard, is_rehearsal
+from paddle_mnist import TensorBoard
 from paddle_mnist.errors import ConfigError
 
 ROW = "SGD with clipping"  # five steps an epoch
@@ -14,17 +14,6 @@ pytest.importorskip("tensorboardX", reason="no tensorboardX (extra tensorboard)"
 accumulator = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard"
 )
-
-
-class EndsAfterEpoch(Callback):
-    """Ends a run after an evaluation, before the epoch's checkpoint."""
-
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def after_epoch(self, view):
-        if view.state.epoch == self.epoch and not is_rehearsal():
-            stop()
 
 
 def train_board(run, *callbacks, **options):

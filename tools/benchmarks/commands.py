@@ -5,18 +5,13 @@ the images, {data} their source, {seed} the number of the round and {run} a new 
 of a round share a cache, which is empty at its beginning.
 """
 
-import contextlib
 import os
 import re
 import statistics
 import sys
-import threading
-import time
-import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Union
+from typing import Union
 
 from benchmarks.timing import TOOLS, TRAIN, TUTORIAL, Finished, run_python
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
@@ -118,7 +113,7 @@ def _note_to_accuracy(report: Report) -> str:
     )
 
 
-# ------------------------------------------------------------------ memory, data, start
+# ------------------------------------------------------------------ memory, data
 
 SHORT = "train.py --recipe default --epochs 1 --learning_rate 0.01 --output {run}"  # 20 steps
 SMALL = f"{SHORT} --data {{json}} --batch_size 64 --train_limit 1280"
@@ -160,110 +155,7 @@ def _opened(session: Session, program: str) -> Figures:
     return {"seconds": float(done.printed), "peak_mib": done.peak_mib}
 
 
-# Prints the seconds since the process was started, which is an argument.
-STEADY = 100  # steps
-START = f"""
-import sys, time
-def lap(): print("lap", time.time() - float(sys.argv[2]))
-from paddle_mnist.system.devices import require_paddle
-require_paddle()
-from paddle_mnist import Callback, Saving, TrainConfig, fit
-from paddle_mnist.mnist.setup import fit_arguments
-lap()
-arguments = fit_arguments(TrainConfig(data=sys.argv[1], epochs=100, max_steps={STEADY + 1}))
-lap()
-class Laps(Callback):
-    def after_step(self, view):
-        if view.state.step in (1, {STEADY + 1}): lap()
-saving = Saving(at_start=False, rehearse=False)
-fit(**{{**arguments, "saving": saving, "callbacks": [Laps()], "output": sys.argv[3]}})
-"""
-
-
-def _started(session: Session) -> Figures:
-    """Return the seconds of each part of a start, with nothing cached and with a filled cache."""
-    imported, bare = (run(session, ("-c", text)) for text in ("import paddle_mnist", ""))
-    cold, cached = _laps(session), _laps(session)
-    return {
-        "`tools/train.py --help`": run(session, f"{TRAIN} --help").seconds,
-        "`import paddle_mnist` (in a running Python)": imported.seconds - bare.seconds,
-        "Paddle and everything that training needs, imported": [cold[0], cached[0]],
-        "images ready, first time": cold[1],
-        "images ready, cached": cached[1],
-        "first step, including the compilation of the convolution": cold[2],
-        "first step, already compiled": cached[2],
-        "a steady step": [cold[3] / STEADY, cached[3] / STEADY],
-    }
-
-
-def _laps(session: Session) -> list[float]:
-    done = run(session, ("-c", START, "{json}", str(time.time()), "{run}"))
-    times = [0.0, *map(float, re.findall(r"^lap (\S+)$", done.printed, re.MULTILINE))]
-    return [after - before for before, after in zip(times, times[1:])]
-
-
-def _rows_of_figures(report: Report) -> Rows:
-    (figures,) = report.medians.values()
-    return {title: {"seconds": value} for title, value in figures.items()}
-
-
-# ------------------------------------------------------------------ mirror, log
-
-ALONE, MIRRORED = "none", "an S3 server on the same machine"
-
-
-def _mirror_kinds(session: Session) -> Mapping[str, Turn]:
-    quick = "--epochs 2 --train_limit 6400" if session.is_quick else ""
-    line = f"{TRAIN} --recipe default --data {{data}} --output {{run}} {quick}"
-
-    def mirrored() -> Figures:
-        with s3_server() as (environment, sent):
-            figures = figures_of(session, f"{line} --mirror s3://runs/run", **environment)
-        requests, size = (sent[name] / sent["manifests"] for name in ("requests", "size"))
-        return {**figures, "requests": requests, "size": size / 2**20}
-
-    return {ALONE: partial(figures_of, session, line), MIRRORED: mirrored}
-
-
-@contextlib.contextmanager
-def s3_server() -> Iterator[tuple[dict[str, str], Counter[str]]]:
-    """Run moto's server in a thread, with an empty bucket `runs`.
-
-    Yields the environment of commands that use it, and counts requests, the bytes of their bodies,
-    and manifests, one for each checkpoint. Raises ModuleNotFoundError without moto.
-    """
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
-
-    application = DomainDispatcherApplication(create_backend_app)
-    sent, lock = Counter[str](), threading.Lock()
-
-    def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        path, is_upload = environ["PATH_INFO"], environ["REQUEST_METHOD"] == "PUT"
-        is_manifest = is_upload and "/checkpoints/" in path and path.endswith(".json")
-        with lock:
-            size = int(environ.get("CONTENT_LENGTH") or 0)
-            sent.update(requests=1, size=size, manifests=is_manifest)
-        return application(environ, start_response)
-
-    server = make_server("127.0.0.1", 0, answer, threaded=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.port}"
-    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    environment = {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1"}
-    try:
-        for method, path in (("POST", "moto-api/reset"), ("PUT", "runs")):
-            urllib.request.urlopen(urllib.request.Request(f"{url}/{path}", method=method)).close()
-        sent.clear()
-        yield {**environment, **dict.fromkeys(keys, "secret")}, sent
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def _more(figure: str) -> Callable[[Figures, Rows], Any]:
-    """Return a column's function: the share of a figure that the mirror adds."""
-    return lambda row, rows: row[figure] / rows[ALONE][figure] - 1 if "size" in row else None
+# ------------------------------------------------------------------ log
 
 
 def _log_lines(session: Session) -> Figures:
@@ -297,14 +189,6 @@ BENCHMARKS = {
                 lambda row, rows: f"{rows[PARSED]['seconds'] / row['seconds']:.1f}x",
             ),
         },
-    ),
-    "clocks": Benchmark(
-        "The clocks of a start, apart: import, images ready, first step, steady step; --help.",
-        code=("paddle_mnist/commands", *TRAINING, *READING, f"{MNIST}/setup.py"),
-        kinds=lambda session: {"start": lambda: _started(session)},
-        head="what",
-        columns={"seconds": (".3f", "seconds")},
-        rows=_rows_of_figures,
     ),
     "time-to-accuracy": Benchmark(
         "From the command to the evaluated net: everything included, whole commands timed.",
@@ -343,30 +227,6 @@ BENCHMARKS = {
         head="training",
         columns={"peak MiB": (",.0f", "mib"), "of the tutorial's": ratio("mib", BASE)},
         quick=(BASE, FIRST_TIME),
-    ),
-    "mirror": Benchmark(
-        "What a copy in an object store adds to a run: time, requests and bytes.",
-        code=(
-            "paddle_mnist/checkpoint/mirror.py",
-            "paddle_mnist/checkpoint/mirror_copy.py",
-            "paddle_mnist/system/remote.py",
-        ),
-        kinds=_mirror_kinds,
-        head="mirror",
-        columns={
-            "time, s": (".1f", "seconds"),
-            "more time": ("+.1%", _more("seconds")),
-            "processor time, s": (".1f", "cpu"),
-            "more processor time": ("+.1%", _more("cpu")),
-            "requests a checkpoint": (".0f", "requests"),
-            "MiB a checkpoint": (".2f", "size"),
-        },
-        note=lambda report: (
-            "Whole commands with the recipe `default`, the end of the uploads included; medians of "
-            f"{report.rounds} rounds in turns. The server, not part of the command, ran on the "
-            "same processors. Requests and MiB are those of the whole training, divided by its "
-            "checkpoints."
-        ),
     ),
     "log": Benchmark(
         "The log of a first training without MNIST: the excerpt that the pages show.",

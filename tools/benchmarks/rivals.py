@@ -1,11 +1,11 @@
-"""Training steps by framework: this package, plain Paddle, PyTorch, JAX.
+"""Training steps by framework: this package, plain Paddle, PyTorch.
 
-A maker of steps returns a function that trains on the batch of a number. Those of PyTorch and JAX
-raise ModuleNotFoundError where these are missing.
+A maker of steps returns a function that trains on the batch of a number. Those of PyTorch raise
+ModuleNotFoundError where it is missing.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,24 +92,7 @@ def torch_net(blocks: Sequence[tuple[int, ...]] = BLOCKS, features: int = 980) -
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 10))
 
 
-def torch_logits(weights: Mapping[str, Any], threads: int) -> Callable:
-    """Return a function of images, float32, that computes logits with the weights of `MNIST`."""
-    import torch
-
-    torch.set_num_threads(threads)
-    net = torch_net()
-    for parameter, value in zip(net.parameters(), weights.values()):
-        array = value.numpy()  # Paddle has the weights of linear layers transposed
-        parameter.data = torch.tensor(array.T if array.ndim == 2 else array)
-
-    @torch.no_grad()
-    def logits(images: np.ndarray) -> np.ndarray:
-        return net(torch.from_numpy(images)).numpy()
-
-    return logits
-
-
-def torch_step(source: str, threads: int, channels_last: bool, is_compiled: bool = False) -> Step:
+def torch_step(source: str, threads: int, is_compiled: bool = False) -> Step:
     """Return a step of the tutorial's net on MNIST."""
     import torch
 
@@ -119,20 +102,20 @@ def torch_step(source: str, threads: int, channels_last: bool, is_compiled: bool
             raise ModuleNotFoundError("torch.compile compiles with g++")
         model = torch.compile(model)
     images, labels = arrays(source)
-    return step_of_torch(model, images, labels[:, 0], BATCH, threads, channels_last)
+    return step_of_torch(model, images, labels[:, 0], BATCH, threads)
 
 
 def step_of_torch(
-    model: Any, images: np.ndarray, labels: np.ndarray, size: int, threads: int, last: bool = True
+    model: Any, images: np.ndarray, labels: np.ndarray, size: int, threads: int
 ) -> Step:
-    """Return a step of a bare loop with Momentum on arrays. last: keep channels last."""
+    """Return a step of a bare loop with Momentum on arrays, whose channels are last."""
     import torch
     from torch.nn import functional as F
 
     torch.set_num_threads(threads)
-    form = torch.channels_last if last else torch.contiguous_format
-    model = model.to(memory_format=form)
-    inputs, targets = torch.from_numpy(images).to(memory_format=form), torch.from_numpy(labels)
+    model = model.to(memory_format=torch.channels_last)
+    inputs = torch.from_numpy(images).to(memory_format=torch.channels_last)
+    targets = torch.from_numpy(labels)
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
 
     def step(number: int) -> None:
@@ -140,42 +123,5 @@ def step_of_torch(
         optimizer.zero_grad()
         F.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
         optimizer.step()
-
-    return step
-
-
-def jax_step(source: str) -> Step:
-    """Return a step of the same net and optimizer, compiled as one function."""
-    import jax
-    from jax import lax
-    from jax import numpy as jnp
-
-    images, labels = arrays(source)
-    draw = np.random.default_rng(0)
-    shapes = [(20, 1, 5, 5), (20,), (20, 20, 5, 5), (20,), (980, 10), (10,)]
-    weights = [jnp.asarray(0.05 * draw.standard_normal(shape), jnp.float32) for shape in shapes]
-    velocities = [jnp.zeros_like(weight) for weight in weights]
-
-    def block(inputs, weight, bias):
-        outputs = lax.conv(inputs, weight, (1, 1), [(2, 2), (2, 2)]) + bias[:, None, None]
-        pairs = (1, 1, 2, 2)
-        return jax.nn.relu(lax.reduce_window(outputs, -jnp.inf, lax.max, pairs, pairs, "VALID"))
-
-    def loss(weights, inputs, labels):
-        features = block(block(inputs, *weights[:2]), *weights[2:4]).reshape(len(inputs), -1)
-        log_shares = jax.nn.log_softmax(features @ weights[4] + weights[5])
-        return -jnp.take_along_axis(log_shares, labels, 1).mean()
-
-    @jax.jit
-    def update(weights, velocities, inputs, labels):
-        gradients = jax.grad(loss)(weights, inputs, labels)
-        velocities = [0.9 * old + new for old, new in zip(velocities, gradients)]
-        return [w - RATE * velocity for w, velocity in zip(weights, velocities)], velocities
-
-    def step(number: int) -> None:
-        nonlocal weights, velocities
-        chosen = batch(number, len(images))
-        weights, velocities = update(weights, velocities, images[chosen], labels[chosen])
-        jax.block_until_ready(weights)
 
     return step

@@ -1,16 +1,11 @@
-"""The time that trainings of `fit` take to save, rehearse a resume, record steps, and stop."""
+"""The time that trainings of `fit` take to save, to rehearse a resume and to record steps."""
 
-import os
-import random
 import resource
 import shutil
-import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -65,10 +60,8 @@ REHEARSED = 3  # steps of a rehearsal
 
 def _rehearsals(session: Session) -> Mapping[str, Turn]:
     steps, width = (3, 50) if session.is_quick else (6, 5_000)
-    of_default = {"data": session.source, "train_limit": 6_400}
     trainings = {
-        "the recipe `digits`": partial(_train_recipe, "digits", {}),
-        "the recipe `default`": partial(_train_recipe, "default", of_default),
+        "the recipe `digits`": _train_digits,
         RESNET: partial(_train_net, RESNET, steps, width),
         LARGE: partial(_train_net, LARGE, steps, width),
     }
@@ -118,87 +111,48 @@ def _measure(training: Callable, is_rehearsed: bool, output: str) -> Figures:
     return taken
 
 
-def _train_recipe(recipe: str, changes: dict[str, Any], callbacks: list, **options: Any) -> None:
-    train(config_of(recipe, epochs=1, **changes), *callbacks, **options)
+def _train_digits(callbacks: list, **options: Any) -> None:
+    train(config_of("digits", epochs=1), *callbacks, **options)
 
 
-def _train_net(name: str, steps: int, width: int, callbacks: list, **options: Any) -> None:
+def _train_net(name: str, steps: int, width: int, **options: Any) -> None:
     import paddle
     from paddle import nn
     from paddle.vision.models import resnet18
-
-    from paddle_mnist import Figures, VisualDL, fit
 
     def perceptron() -> nn.Layer:
         hidden = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
         return nn.Sequential(*hidden, nn.Linear(width, 10))
 
-    is_resnet = name == RESNET
-    batch, shape = (32, (3, 32, 32)) if is_resnet else (8, (width,))
-    kind = paddle.optimizer.Momentum if is_resnet else paddle.optimizer.Adam
+    if name == RESNET:
+        momentum = partial(paddle.optimizer.Momentum, 1e-3)
+        _fit(partial(resnet18, num_classes=10), momentum, 32, (32 * steps, 3, 32, 32), **options)
+    else:
+        adam = partial(paddle.optimizer.Adam, 1e-3)
+        _fit(perceptron, adam, 8, (8 * steps, width), **options)
+
+
+def _fit(
+    model: Callable, optimizer: Callable, batch: int, shape: tuple, callbacks: list, **options: Any
+) -> None:
+    """Train one epoch on random samples of some shape, with labels from 0 to 9."""
+    from paddle import nn
+
+    from paddle_mnist import Figures, VisualDL, fit
+
     draw = np.random.default_rng(1)
-    samples = draw.random((batch * steps, *shape), dtype=np.float32)
+    samples = draw.random(shape, dtype=np.float32)
     fit(
-        model=partial(resnet18, num_classes=10) if is_resnet else perceptron,
+        model=model,
         train=list(zip(samples, draw.integers(0, 10, (len(samples), 1)))),
         loss=nn.CrossEntropyLoss(),
-        optimizer=lambda parameters: kind(1e-3, parameters=parameters),
+        optimizer=lambda parameters: optimizer(parameters=parameters),
         epochs=1,
         batch_size=batch,
         device="cpu",
         callbacks=[*callbacks, VisualDL(pages=()), Figures(draw=False)],
         **options,
     )
-
-
-# ------------------------------------------------------------------ stopping
-
-SIGNALS = 20  # in a round
-
-
-def _stop_trainings(source: str, folder: Path, seed: int) -> dict[str, list[float]]:
-    """Stop a run at random moments; return the seconds until each `fit` has ended."""
-    from paddle_mnist import Callback
-    from paddle_mnist.errors import StoppedError
-
-    draw, seconds = random.Random(seed), []
-    sent_at: list[float] = []
-    timers: list[threading.Timer] = []
-
-    def send() -> None:
-        sent_at.append(time.perf_counter())
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    class Sender(Callback):
-        def before_first_step(self, training: Any) -> None:
-            timers.append(threading.Timer(draw.uniform(0, 1), send))
-            timers[-1].start()
-
-        def close(self) -> None:
-            timers[-1].cancel()
-            timers[-1].join()
-
-    output = folder / "run"
-    bare = {"visualdl": False, "figures": False, "watch": 0}
-    config = config_of("digits", data=source, output=str(output), **bare)
-    while len(seconds) < SIGNALS:
-        try:
-            train(config, Sender())
-            shutil.rmtree(output)  # finished before the signal: start again
-        except StoppedError:
-            seconds.append(time.perf_counter() - sent_at[-1])
-    return {"seconds": seconds}
-
-
-def _rows_of_signals(report: Report) -> Rows:
-    (figures,) = report.samples.values()
-    seconds = sorted(figures["seconds"])
-    count = len(seconds)
-    return {
-        f"median of {count}": {"seconds": statistics.median(seconds)},
-        f"99th percentile of {count}": {"seconds": seconds[-(-99 * count // 100) - 1]},
-        f"largest of {count}": {"seconds": seconds[-1]},
-    }
 
 
 # ------------------------------------------------------------------ records of steps
@@ -211,7 +165,7 @@ WITH_BUFFERS = f"the same with {BUFFERS} buffers of 64 numbers"
 def _records(session: Session) -> Mapping[str, Turn]:
     """Return trainings in which each step and its record are timed, in turns."""
     trainings = {
-        "the recipe `digits`": partial(_train_recipe, "digits", {}),
+        "the recipe `digits`": _train_digits,
         LINEAR: partial(_train_linear, 0),
         WITH_BUFFERS: partial(_train_linear, BUFFERS),
     }
@@ -245,35 +199,21 @@ def _time_records(training: Callable, output: str) -> Figures:
     return {**figures, "record": 1e6 * statistics.median(seconds)}
 
 
-def _train_linear(buffers: int, callbacks: list, output: str) -> None:
+def _train_linear(buffers: int, **options: Any) -> None:
     import paddle
     from paddle import nn
-
-    from paddle_mnist import Figures, VisualDL, fit
 
     class Net(nn.Layer):
         def __init__(self) -> None:
             super().__init__()
-            self.out = nn.Linear(6, 3)
+            self.out = nn.Linear(6, 10)
             for number in range(buffers):
                 self.register_buffer(f"buffer{number}", paddle.ones([64]))
 
         def forward(self, points: Any) -> Any:
             return self.out(points)
 
-    draw = np.random.default_rng(1)
-    points = draw.random((1_200, 6), dtype=np.float32)
-    fit(
-        model=Net,
-        train=list(zip(points, draw.integers(0, 3, (len(points), 1)))),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda parameters: paddle.optimizer.SGD(0.1, parameters=parameters),
-        epochs=1,
-        batch_size=4,
-        device="cpu",
-        callbacks=[*callbacks, VisualDL(pages=()), Figures(draw=False)],
-        output=output,
-    )
+    _fit(Net, partial(paddle.optimizer.SGD, 0.1), 4, (1_200, 6), **options)
 
 
 BENCHMARKS = {
@@ -315,21 +255,5 @@ BENCHMARKS = {
             "Each step and its record are timed in the same run; medians of "
             f"{report.rounds} rounds in turns."
         ),
-    ),
-    "signal": Benchmark(
-        "Seconds from SIGTERM to the committed checkpoint.",
-        code=(
-            "paddle_mnist/checkpoint",
-            "paddle_mnist/system/files.py",
-            "paddle_mnist/system/signals.py",
-        ),
-        kinds=lambda session: {
-            "signals": lambda: in_own_process(
-                _stop_trainings, session.source, session.folder, session.number
-            )
-        },
-        head="from SIGTERM to the committed checkpoint",
-        columns={"seconds": (".3f", "seconds")},
-        rows=_rows_of_signals,
     ),
 }

@@ -1,4 +1,4 @@
-"""Seconds of training steps: by framework, threads, net, gradients, watch and processes.
+"""Seconds of training steps: by framework, net, gradients, watch and processes.
 
 A step is made in the process that times it; the steps of a table take turns.
 """
@@ -8,7 +8,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,6 @@ from benchmarks.rivals import (
     CORES,
     Step,
     arrays,
-    jax_step,
     paddle_step,
     step_of_paddle,
     step_of_torch,
@@ -39,17 +37,14 @@ from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ra
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
-AVX2 = {**ONE_THREAD, "MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
 PADDLE, PADDLE_ALL = "Paddle's layers, the bare loop, 1 thread", f"the same, {CORES} threads"
 STEP_1 = "this package's training step, 1 thread"
 STEP = f"this package's training step, {CORES} threads"
 TORCH_1 = "PyTorch eager, channels last, 1 thread"
-TORCH = f"PyTorch eager, channels last, {CORES} threads"
 # What makes the step, and the environment of its process.
 FRAMEWORKS: dict[str, tuple[Callable[[str], Step], dict[str, str]]] = {
     PADDLE: (paddle_step, ONE_THREAD),
     PADDLE_ALL: (paddle_step, ALL_CORES),
-    "the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`": (paddle_step, AVX2),
     "this package's convolution in the same loop, 1 thread": (
         partial(paddle_step, threads=1),
         ONE_THREAD,
@@ -60,17 +55,12 @@ FRAMEWORKS: dict[str, tuple[Callable[[str], Step], dict[str, str]]] = {
     ),
     STEP_1: (partial(paddle_step, threads=1, own_step=True), ONE_THREAD),
     STEP: (partial(paddle_step, threads=CORES, own_step=True), ONE_THREAD),
-    TORCH_1: (partial(torch_step, threads=1, channels_last=True), {}),
-    f"PyTorch eager, {CORES} threads": (
-        partial(torch_step, threads=CORES, channels_last=False),
-        {},
-    ),
-    TORCH: (partial(torch_step, threads=CORES, channels_last=True), {}),
+    TORCH_1: (partial(torch_step, threads=1), {}),
+    f"PyTorch eager, channels last, {CORES} threads": (partial(torch_step, threads=CORES), {}),
     f"PyTorch `torch.compile`, channels last, {CORES} threads": (
-        partial(torch_step, threads=CORES, channels_last=True, is_compiled=True),
+        partial(torch_step, threads=CORES, is_compiled=True),
         {},
     ),
-    f"JAX `jit`, {CORES} threads": (jax_step, ONE_THREAD),
 }
 
 
@@ -135,30 +125,6 @@ def _rows_of_parts(report: Report) -> Rows:
     rows["batches and the loop"] = taken["step"] - sum(rows.values())
     rows["a step"] = taken["step"]
     return {title: {"time": time, "share": time / taken["step"]} for title, time in rows.items()}
-
-
-# ------------------------------------------------------------------ threads
-
-BATCHES = (64, 256)
-THREADS = [number for number in (1, 2, 4, 8, 16) if number <= CORES]
-
-
-def _title(size: int, threads: int) -> str:
-    return f"batches of {size}, {threads} thread{'s' * (threads > 1)}"
-
-
-ONE_OF_THREADS = {_title(size, n): _title(size, 1) for size in BATCHES for n in THREADS}
-
-
-def _threads(session: Session) -> Mapping[str, Turn]:
-    def turn(step: Step) -> Figures:
-        return {"step": [1e6 * seconds for seconds in seconds_of_steps(step, 60)]}
-
-    return {
-        _title(size, threads): partial(turn, paddle_step(session.source, threads, True, size))
-        for size in BATCHES
-        for threads in THREADS
-    }
 
 
 # ------------------------------------------------------------------ other nets
@@ -298,17 +264,13 @@ def _rows_of_watches(report: Report) -> Rows:
 
 ONE = "1 process"
 LARGE, LAYERS = f"{ONE}, batches of 256", f"{ONE}, Paddle's convolution"
-APART = "2 processes without exchange: the machine's limit"
 # Processes, options, and the row to compare with.
 PROCESSES: dict[str, tuple[int, dict[str, Any], str]] = {
     ONE: (1, {}, ONE),
     f"{ONE}, a thread on each core": (1, {"threads": 0}, ONE),
     "2 processes": (2, {}, ONE),
-    APART: (2, {}, ONE),
-    "4 processes": (4, {}, ONE),
     f"{ONE}, `--grad_shards 4`": (1, {"grad_shards": 4}, ONE),
     "2 processes, `--grad_shards 4`": (2, {"grad_shards": 4}, ONE),
-    "4 processes, `--grad_shards 4`": (4, {"grad_shards": 4}, ONE),
     LARGE: (1, {"batch_size": 256}, LARGE),
     "2 processes, batches of 256": (2, {"batch_size": 256}, LARGE),
     LAYERS: (1, {"fast_conv": "off"}, LAYERS),
@@ -318,31 +280,23 @@ WARM_UP = 20  # steps
 
 
 def _processes(session: Session) -> Mapping[str, Turn]:
-    """Return trainings on 12,800 images by several processes, or by two that share nothing."""
+    """Return trainings on 12,800 images by several processes."""
 
-    def turn(title: str, nprocs: int, options: dict[str, Any]) -> Figures:
+    def turn(nprocs: int, options: dict[str, Any]) -> Figures:
         bare = {"visualdl": False, "figures": False, "watch": 0, "epochs": 1, "threads": 1}
         given = {**bare, "data": session.source, "train_limit": 12_800, **options}
-        apart = title == APART
-        given["nprocs"] = 1 if apart else nprocs
-        copies = nprocs if apart else 1
-        folder = session.folder / f"{len(list(session.folder.iterdir()))}"
-        configs = [
-            config_of("default", **given, output=str(folder / str(copy))) for copy in range(copies)
-        ]
-        with ThreadPoolExecutor(copies) as pool:
-            timed = list(pool.map(partial(in_own_process, timed_training), configs))
-        steps = len(timed[0]["step"])
-        first = min(WARM_UP, steps // 2)
-        seconds = statistics.mean(sum(parts["step"][first:]) for parts in timed)
+        output = str(session.folder / f"{len(list(session.folder.iterdir()))}")
+        config = config_of("default", **given, nprocs=nprocs, output=output)
+        seconds = in_own_process(timed_training, config)
+        first = min(WARM_UP, len(seconds["step"]) // 2)
+        steps = seconds["step"][first:]
         return {
-            "rate": copies * (steps - first) * configs[0].batch_size / seconds,
-            "exchange": sum(timed[0].get("exchange", ())[first:]) / seconds,
+            "rate": len(steps) * config.batch_size / sum(steps),
+            "exchange": sum(seconds.get("exchange", ())[first:]) / sum(steps),
         }
 
     return {
-        title: partial(turn, title, nprocs, options)
-        for title, (nprocs, options, _) in PROCESSES.items()
+        title: partial(turn, nprocs, options) for title, (nprocs, options, _) in PROCESSES.items()
     }
 
 
@@ -376,22 +330,6 @@ BENCHMARKS = {
             f"first epoch, medians of {report.rounds} rounds. The forward pass includes the "
             "records of [the watch](#the-watch)."
         ),
-    ),
-    "threads": Benchmark(
-        "How a step gains from threads.",
-        code=("paddle_mnist/mnist/model.py", "paddle_mnist/nn", "paddle_mnist/training/steps.py"),
-        kinds=_threads,
-        head="batches and threads",
-        columns={
-            "microseconds a step": (",.0f", "step"),
-            "times one thread": ratio("step", ONE_OF_THREADS.get, is_inverse=True),
-        },
-        note=lambda report: (
-            f"Steps with Momentum on arrays in memory, medians of {report.rounds} rounds in turns. "
-            "Threads share the compiled loops, chunk by chunk; Python, Paddle's tensors, the sum "
-            "over the chunks and the optimizer run one at a time."
-        ),
-        warm_up=1,
     ),
     "conv-blocks": Benchmark(
         "Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch.",

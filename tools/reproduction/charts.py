@@ -1,4 +1,4 @@
-"""Figures of any numbers: curves with bands, bars, the confidence; and their files."""
+"""The figure of a net's confidence, and the files of figures."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -16,53 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = 256  # colours of a file, which no figure here has more of to the eye
-
-
-def curves(
-    title: str, ylabel: str, lines: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
-) -> "Figure":
-    """Draw losses over steps on a logarithmic axis: the mean of the seeds, and their range.
-
-    lines: by name, the steps, and the losses of each seed there. The first line lies on top.
-    """
-    figure, ((axes,),) = new_figure(3.4)
-    colours = (*COLOURS, "black")
-    for order, ((name, (steps, losses)), colour) in enumerate(zip(lines.items(), colours)):
-        seeds = np.array(losses)
-        low, high = seeds.min(axis=0), seeds.max(axis=0)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(steps, seeds.mean(axis=0), color=colour, label=name, zorder=3 - order / 9)
-    axes.set(xlabel="step", ylabel=ylabel, yscale="log")
-    axes.set_title(title, loc="left", fontsize=9)
-    axes.legend(loc="upper right", ncols=2, fontsize=8, frameon=False)
-    axes.grid(alpha=0.3)
-    return figure
-
-
-def bars(
-    title: str, groups: Sequence[str], values: Mapping[str, Sequence[Sequence[float]]], label: str
-) -> "Figure":
-    """Draw groups of bars, of shares from 0 to 1: the mean of each, and a point for each seed.
-
-    groups: their names. values: by name, the scores of the seeds in each group. label: of the y
-    axis.
-    """
-    figure, ((axes,),) = new_figure(3.4)
-    width = 0.8 / len(values)
-    for number, ((name, scores), colour) in enumerate(zip(values.items(), COLOURS)):
-        places = np.arange(len(groups)) + (number - (len(values) - 1) / 2) * width
-        means = [float(np.mean(seeds)) for seeds in scores]
-        drawn = axes.bar(places, means, 0.94 * width, color=colour, label=name)
-        axes.bar_label(drawn, [f"{mean:.1%}" for mean in means], fontsize=9, padding=3)
-        for place, seeds in zip(places, scores):
-            if len(seeds) > 1:
-                offsets = np.linspace(-width / 4, width / 4, len(seeds))
-                axes.plot(place + offsets, seeds, ".", color="black", markersize=3)
-    axes.set_xticks(range(len(groups)), groups)
-    axes.set(ylabel=label, ylim=(0, 1.12), yticks=np.linspace(0, 1, 6))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    name_lines(axes, title)
-    return figure
 
 
 def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> "Figure":

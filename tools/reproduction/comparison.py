@@ -3,14 +3,13 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from markdown_tables import table_of_rows
 
-from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Claim, Draw, Find, Report, Workspace
+from reproduction.claims import Claim, Find, Report, Workspace
 from reproduction.significance import describe
-from reproduction.trainings import QUIET, Row
+from reproduction.trainings import Row
 
 MOST_SEEDS = 100
 
@@ -27,7 +26,7 @@ class Comparison(Claim):
     rows: by the names that the page's expressions use. seeds: how many the page needs of each.
     split: whose accuracy counts; "valid" where it decides a choice.
     also: further figures of the trainings, with their titles. find: gives figures for the page's
-    sentences, beside those of the rows. draw: draws the claim's figure.
+    sentences, beside those of the rows.
     """
 
     rows: Mapping[str, Row]
@@ -35,7 +34,6 @@ class Comparison(Claim):
     find: Find = lambda report: {}
     split: str = "eval"
     also: Mapping[str, str] = field(default_factory=dict)
-    draw: Optional[Draw] = None
 
     def trainings(self, work: Workspace) -> dict[str, tuple[Row, int]]:
         seeds = range(1, 1 + (work.seeds or work.choose(self.seeds, 2)))
@@ -48,7 +46,7 @@ class Comparison(Claim):
         for name, row in self.rows.items():
             if results := results_of(row, work):
                 report[name] = {"seeds": list(results), "images": row.sized(work).images}
-                for key in (f"{self.split}_acc", f"{self.split}_loss", "curve", *self.also):
+                for key in (f"{self.split}_acc", f"{self.split}_loss", *self.also):
                     values = [result[key] for result in results.values() if key in result]
                     report[name].update({key: values} if values else {})
         return report
@@ -86,16 +84,3 @@ def results_of(row: Row, work: Workspace) -> dict[int, Report]:
     """Return all stored results of a row, by seed."""
     names = {seed: row.sized(work).name(seed) for seed in range(1, MOST_SEEDS)}
     return {seed: work.trainings[name] for seed, name in names.items() if name in work.trainings}
-
-
-def curves_of_seeds(row: Report) -> tuple[list[int], list[list[float]]]:
-    """Return the steps of a row's curves, and the losses of each seed at these.
-
-    Left out are the losses at the ends of epochs, which are means of fewer steps than the others; a
-    rehearsal has only these.
-    """
-    curves = [dict(curve) for curve in row["curve"]]
-    if any(curve.keys() != curves[0].keys() for curve in curves):
-        raise PaddleMnistError("trainings of one row have losses of different steps")
-    steps = [step for step in curves[0] if step % QUIET["log_every"] == 0] or list(curves[0])
-    return steps, [[curve[step] for step in steps] for curve in curves]

@@ -9,8 +9,6 @@ from typing import Any
 from markdown_tables import table
 
 from paddle_mnist.mnist.config import continued_schedule, read_recipe
-from paddle_mnist.mnist.images import Images
-from reproduction import charts
 from reproduction.claims import Experiment, Report, Workspace, by_name
 from reproduction.trainings import evaluate_run, train
 
@@ -78,21 +76,6 @@ def tabulate_forgetting(report: Report) -> str:
     )
     columns = {"trained on": "", "accuracy on 0-4": ".2%", "on 5-9": ".2%"}
     return table(columns, rows, f"Means of {len(report['seeds'])} seeds.")
-
-
-def draw_forgetting(report: Report, data: Images) -> Any:
-    accuracy = report["accuracy"]
-    lost, kept = (statistics.mean(accuracy[name]["old"]) for name in ("new", "new_replayed"))
-    forgotten = f"Training on new digits forgets the old ones ({lost:.1%})"
-    return charts.bars(
-        f"{forgotten}; replaying a fifth keeps {kept:.1%}",
-        ["trained on 0-4", "then on 5-9", "then on 5-9,\nreplaying 0-4"],
-        {
-            half: [accuracy[name][end] for name in FORGETTING]
-            for half, end in (("digits 0-4", "old"), ("digits 5-9", "new"))
-        },
-        "accuracy on the eval split",
-    )
 
 
 def measure_continued(work: Workspace, folder: Path) -> dict[str, Any]:
@@ -168,7 +151,5 @@ def _seeds(work: Workspace) -> list[int]:
 
 
 CODE = ("paddle_mnist/mnist/incremental.py", "paddle_mnist/mnist/recipes/default.yaml")
-FORGOTTEN = Experiment(
-    "forgetting", measure_forgetting, tabulate_forgetting, draw=draw_forgetting, code=CODE
-)
+FORGOTTEN = Experiment("forgetting", measure_forgetting, tabulate_forgetting, code=CODE)
 CONTINUED = Experiment("continued", measure_continued, tabulate_continued, code=CODE)

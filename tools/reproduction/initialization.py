@@ -4,23 +4,18 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from markdown_tables import table, table_of_rows
 
-from paddle_mnist.mnist.images import Images
-from reproduction import charts
-from reproduction.claims import SEED, Experiment, Report, Workspace, by_name
+from reproduction.claims import SEED, Experiment, Report, Workspace
 
 STEPS, DRAWS = 300, 5
 EPOCHS = 3  # of the tutorial's part three: what its weights are given to recover
-VALID_IMAGES = 1_000  # that the trained nets are looked into with
 RATE, BATCH = 0.01, 32  # the tutorial's part three
-LAYERS, CHANNELS = ("conv1", "conv2", "fc"), 20  # of conv2
-SMOOTHED = 10  # steps, of the losses in the figure
+LAYERS = ("conv1", "conv2", "fc")
 
 
 def initializers() -> dict[str, Any]:
@@ -40,33 +35,34 @@ def initializers() -> dict[str, Any]:
 def measure(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return, for each way to draw, the signals of the first step and what training makes of it.
 
-    What `_train_watched` gives is of the first draw; what `_look_into` gives has an element for
-    each draw. whole, of the tutorial's way alone: the same draws, after all of the tutorial's
-    epochs.
+    What `_train_watched` gives is of the first draw; valid_acc has an element for each draw.
+    whole, of the tutorial's way alone: the same draws, after all of the tutorial's epochs.
     """
-    from paddle_mnist import MnistDataset
+    from paddle_mnist import MnistDataset, evaluate
 
     steps, draws, epochs = work.choose((STEPS, DRAWS, EPOCHS), (10, 2, 1))
     train, valid = (MnistDataset(mode, work.data.path) for mode in ("train", "valid"))
 
-    def left_of(initializer: Any, seed: int, steps: int) -> dict[str, Any]:
-        model = build_net(initializer, seed)
-        model.fast_conv = 1
-        for _ in first_steps(model, train, steps):
-            pass
-        return _look_into(model, valid)
+    def accuracies(initializer: Any, steps: int) -> list[float]:
+        scores = []
+        for seed in range(1, draws + 1):
+            model = build_net(initializer, seed)
+            model.fast_conv = 1
+            for _ in first_steps(model, train, steps):
+                pass
+            scores.append(evaluate(model, valid).accuracy)
+        return scores
 
-    report: dict[str, Any] = {}
-    for name, initializer in initializers().items():
-        first = build_net(initializer, 1)
-        record = _train_watched(first, train, steps)
-        left = [_look_into(first, valid)]
-        left += [left_of(initializer, seed, steps) for seed in range(2, draws + 1)]
-        report[name] = {**record, **by_name(left)}
+    report: dict[str, Any] = {
+        name: {
+            **_train_watched(build_net(initializer, SEED), train, steps),
+            "valid_acc": accuracies(initializer, steps),
+        }
+        for name, initializer in initializers().items()
+    }
     name, initializer = next(iter(initializers().items()))
     whole = epochs * -(-len(train) // BATCH)
-    left = [left_of(initializer, seed, whole) for seed in range(1, draws + 1)]
-    report[name]["whole"] = {"steps": whole, **by_name(left)}
+    report[name]["whole"] = {"steps": whole, "valid_acc": accuracies(initializer, whole)}
     return report
 
 
@@ -124,33 +120,6 @@ def _train_watched(model: Any, train: Any, steps: int) -> dict[str, Any]:
     return {"losses": losses, "signals": signals, "dies_at": next(zeros, None)}
 
 
-def _look_into(model: Any, valid: Any) -> dict[str, Any]:
-    """Return what is left of a net after its training.
-
-    valid_acc, and of the first VALID_IMAGES of the valid split: awake, how many of conv2's channels
-    give anything but 0 for any of them; answers, how many different ones; reached, the root mean
-    squares of the gradients that reach conv1 and conv2.
-    """
-    import paddle
-    from paddle import nn
-
-    from paddle_mnist import evaluate
-
-    model.fast_conv = 1
-    numbers = np.arange(min(VALID_IMAGES, len(valid)))
-    images, labels = map(paddle.to_tensor, valid.batch(numbers))
-    logits = model(images)
-    nn.functional.cross_entropy(logits, labels).backward()
-    gradients = _gradients(model)
-    maps = model.features(images).reshape([len(images), CHANNELS, -1])
-    return {
-        "valid_acc": evaluate(model, valid).accuracy,
-        "awake": int((maps.numpy().max(axis=(0, 2)) > 0).sum()),
-        "answers": len(set(logits.numpy().argmax(axis=1).tolist())),
-        "reached": [gradients[f"{layer} gradient"] for layer in LAYERS[:2]],
-    }
-
-
 def _gradients(model: Any) -> dict[str, float]:
     """Return the root mean square of the gradient of each layer's weights."""
     gradients = {name: getattr(model, name).weight.grad.numpy() for name in LAYERS}
@@ -161,39 +130,28 @@ def tabulate(report: Report) -> str:
     def output(layer: str) -> Any:
         return lambda row, rows: row["signals"][f"{layer} output"]
 
-    def spread(figure: str, form: str) -> Any:
-        return lambda row, rows: _range(row[figure], form)
+    def accuracy(row: Any, rows: Any) -> str:
+        return f"{min(row['valid_acc']):.1%} to {max(row['valid_acc']):.1%}"
 
     columns = {
         **{f"{layer} output": (".3g", output(layer)) for layer in LAYERS},
-        f"active channels of conv2 (of {CHANNELS})": ("", spread("awake", "d")),
         "first loss": (".2f", lambda row, rows: row["losses"][0]),
         "last loss": (".2f", lambda row, rows: statistics.fmean(row["losses"][-10:])),
-        "valid accuracy": ("", spread("valid_acc", ".1%")),
+        "valid accuracy": ("", accuracy),
     }
     return table_of_rows("initialization", columns, report)
-
-
-def _range(values: Sequence[float], form: str) -> str:
-    least, most = (f"{extreme(values):{form}}" for extreme in (min, max))
-    return least if least == most else f"{least} to {most}"
 
 
 def find(report: Report) -> dict[str, Any]:
     """Return what the first way, the tutorial's, does to the net, and how the others train.
 
     times: how much larger its first gradients are than those of the last way, Paddle's default.
-    whole: its nets after all of the tutorial's steps. cut: how many of them no gradient reaches
-    any more; constant: whether these give every image the same answer, because conv2 gives 0;
-    awake: how many channels of conv2 the others keep.
     """
     first, *_, default = report.values()
-    signals, whole = first["signals"], first["whole"]
+    signals = first["signals"]
     gradients = [f"{layer} gradient" for layer in LAYERS]
-    reached = [any(layers) for layers in whole["reached"]]
-    lost = [draw for draw, is_reached in enumerate(reached) if not is_reached]
     return {
-        "draws": len(first["awake"]),
+        "draws": len(first["valid_acc"]),
         "steps": len(first["losses"]),
         "first_loss": first["losses"][0],
         "last_loss": first["losses"][-1],
@@ -201,30 +159,13 @@ def find(report: Report) -> dict[str, Any]:
         "dies_at": first["dies_at"],
         "outputs": [signals[f"{layer} output"] for layer in LAYERS],
         "times": [signals[name] / default["signals"][name] for name in gradients],
-        "whole": whole,
-        "cut": len(lost),
-        "constant": all(whole["answers"][n] == 1 and not whole["awake"][n] for n in lost),
-        "awake": [count for count, is_reached in zip(whole["awake"], reached) if is_reached],
+        "whole": first["whole"],
         "at_chance": [way for way, figures in report.items() if max(figures["valid_acc"]) < 0.2],
         "trained": [way for way, figures in report.items() if min(figures["valid_acc"]) > 0.8],
     }
 
 
-def draw(report: Report, data: Images) -> Any:
-    """Draw the losses of the first draws, each the mean with those of the steps before it."""
-
-    def line(losses: Sequence[float]) -> tuple[Sequence[float], list[list[float]]]:
-        steps = range(1, len(losses) + 1)
-        return steps, [[statistics.fmean(losses[max(0, n - SMOOTHED) : n]) for n in steps]]
-
-    title = "How initializations train"
-    if dies_at := next(iter(report.values()))["dies_at"]:
-        title = f"U(-1, 1) kills the net within {dies_at} steps; other initializations train"
-    lines = {way: line(figures["losses"]) for way, figures in report.items()}
-    return charts.curves(title, f"loss, mean of {SMOOTHED} steps", lines)
-
-
-CLAIM = Experiment("initialization", measure, tabulate, find, draw)
+CLAIM = Experiment("initialization", measure, tabulate, find)
 
 # ------------------------------------------------------------------ the first steps, watched
 

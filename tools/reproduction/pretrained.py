@@ -12,8 +12,8 @@ import numpy as np
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.images import Images
 from paddle_mnist.system.files import write_atomically
+from reproduction.accuracy import BEST
 from reproduction.claims import SEED, Experiment, Report, Workspace
-from reproduction.ladder import BEST
 from reproduction.trainings import FRUGAL, run_folder, train
 
 RECIPE = "best"

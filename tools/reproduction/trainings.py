@@ -65,15 +65,8 @@ class Row:
         options = {**FRUGAL, **self.options, "seed": seed, "data": data}
         train(self.recipe, {**options, "threads": threads}, folder)
         result = json.loads((folder / "result.json").read_text("utf-8"))
-        on_training_images = evaluate_run(folder, data, "train", TRAIN_SCORED)
-        on_eval = evaluate_run(folder, data, "eval", self.options.get("eval_limit"))
-        wrong = (on_eval.labels != on_eval.predictions).nonzero()[0]
-        return {
-            **{key: result[key] for key in KEPT},
-            "train_loss": on_training_images.loss,
-            "curve": [[step, round(loss, 5)] for step, loss in train_losses(folder).items()],
-            "wrong": [[int(number), int(on_eval.predictions[number])] for number in wrong],
-        }
+        train_loss = evaluate_run(folder, data, "train", TRAIN_SCORED).loss
+        return {**{key: result[key] for key in KEPT}, "train_loss": train_loss}
 
     def _run_tutorial(self, seed: int, data: str, output: Path) -> dict[str, Any]:
         """Run `tools/baseline_tutorial.py`, which evaluates on the eval split only."""
