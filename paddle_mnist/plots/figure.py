@@ -170,7 +170,8 @@ def _svg(figure: "Figure", name: str) -> bytes:
 
     data = io.BytesIO()
     # Even so, the layout solver may move a text by a hundredth of a dot.
-    with rc_context({"svg.hashsalt": name}):
+    # Images of one system of axes stay apart: joining them would take longer.
+    with rc_context({"svg.hashsalt": name, "image.composite_image": False}):
         FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None})
     figure.set_dpi(SAVED_DPI)  # print_svg has changed it
     return data.getvalue()
