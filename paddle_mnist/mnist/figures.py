@@ -125,7 +125,7 @@ def gallery(
     side, height = 0.72 * width, 0.72 * width + 0.42
     figure, ((axes,),) = new_figure(rows * height + 0.4)
     figure.suptitle(literal(title), fontsize=10)
-    # One system of axes for all images: Matplotlib takes several times as long for one each.
+    # One system of axes for all images: Matplotlib takes twice as long for one each.
     axes.axis("off")
     colours = colours or ["black"] * len(images)
     for number, (image, caption, colour) in enumerate(zip(images, captions, colours)):

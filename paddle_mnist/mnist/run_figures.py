@@ -53,7 +53,7 @@ def figures_of(
     noun = noun_of(dataset.data.name)
     counts, extent = evaluation.confusion_matrix, dataset.extent or ""
     valid = MnistDataset("valid", dataset.data, dataset.limit).extent
-    drawn = {
+    drawn: dict[str, Callable[[], Figure]] = {
         **curves.figures_of(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
         "confusion_matrix": partial(class_plots.confusion, counts, noun, extent),
         "per_class": partial(class_plots.per_class, counts, noun, extent),
