@@ -13,6 +13,7 @@ from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.options import net_sizes
+from paddle_mnist.plots.drawing_process import drawing_process
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.children import supervise
 from paddle_mnist.system.devices import installed_builds, require_paddle
@@ -28,13 +29,20 @@ def main(argv: Sequence[str]) -> int:
     config = train_config(args)
     if config.command.max_restarts and not heartbeat.is_supervised():
         return _supervise(config, argv)
-    with deferred():
-        _compile_ahead(config)
-        require_paddle()
-        from paddle_mnist import train_and_evaluate
+    has_figures = config.figures.draw and config.processes.nprocs == 1 and _is_first_process()
+    with drawing_process(has_figures):
+        with deferred():
+            _compile_ahead(config)
+            require_paddle()
+            from paddle_mnist import train_and_evaluate
 
-    train_and_evaluate(config, fresh=args.fresh)
+        train_and_evaluate(config, fresh=args.fresh)
     return 0
+
+
+def _is_first_process() -> bool:
+    """Return whether this process is the only one, or the first that Paddle's launch started."""
+    return os.environ.get("PADDLE_TRAINER_ID", "0") == "0"
 
 
 def _compile_ahead(config: TrainConfig) -> None:
@@ -42,7 +50,7 @@ def _compile_ahead(config: TrainConfig) -> None:
     gpu = config.device != "cpu" and "paddlepaddle-gpu" in installed_builds()
     if "paddle" in sys.modules:  # nothing to wait for; and Paddle 2 must not come before numba
         return
-    if config.net.fast_conv == "off" or gpu or os.environ.get("PADDLE_TRAINER_ID", "0") != "0":
+    if config.net.fast_conv == "off" or gpu or not _is_first_process():
         return
     with contextlib.suppress(ImportError):  # of numba; training reports that it is missing
         from paddle_mnist.nn.compiled_net import compile_ahead

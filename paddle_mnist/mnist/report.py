@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -23,12 +23,10 @@ from paddle_mnist.mnist.run_figures import digit_figures_of
 from paddle_mnist.mnist.splits import CLASSES, SIZE, noun_of
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.parallel.world import SINGLE_PROCESS, World
+from paddle_mnist.plots.figure import AnyFigure
 from paddle_mnist.system.environment import versions
 from paddle_mnist.training.bundled import Figures, VisualDL
 from paddle_mnist.training.callbacks import FitResult, Training, is_rehearsal
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 log = logging.getLogger("paddle_mnist")
 
@@ -183,7 +181,7 @@ class DigitReport(Figures):
             line += f"; on the replayed images: accuracy {result.metrics['replay_eval/acc']:.4f}"
         return line
 
-    def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
+    def draw_figures(self, training: Training) -> Mapping[str, AnyFigure]:
         return digit_figures_of(training.run, self._evaluated or self._evaluate(training))
 
     def after_training(self, training: Training, result: FitResult) -> None:

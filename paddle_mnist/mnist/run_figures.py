@@ -1,6 +1,7 @@
 """Draw the figures of a run on digits, or a chart that compares several."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -34,8 +35,8 @@ COMPARED_LABELS = {
 
 def digit_figures_of(
     run: RunDirectory, evaluated: Optional[EvaluatedModel] = None, device: str = "auto"
-) -> Mapping[str, "Figure"]:
-    """Return the figures of a run by name.
+) -> Mapping[str, Callable[[], "Figure"]]:
+    """Return functions that draw the figures of a run, by name.
 
     evaluated: the net of a run on digits; if it is missing, the run's weights are evaluated, on
         `device`.
@@ -52,18 +53,20 @@ def digit_figures_of(
     noun = noun_of(dataset.data.name)
     counts, extent = evaluation.confusion_matrix, dataset.extent or ""
     valid = MnistDataset("valid", dataset.data, dataset.limit).extent
-    return {
+    drawn: dict[str, Callable[[], Figure]] = {
         **curves.figures_of(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
-        "confusion_matrix": class_plots.confusion(counts, noun, extent),
-        "per_class": class_plots.per_class(counts, noun, extent),
-        "kernels": figures.kernels(evaluated.model.conv1.weight.numpy()),
+        "confusion_matrix": partial(class_plots.confusion, counts, noun, extent),
+        "per_class": partial(class_plots.per_class, counts, noun, extent),
+        "kernels": partial(figures.kernels, evaluated.model.conv1.weight.numpy()),
         "feature_maps": _feature_maps(evaluated, noun),
         "mistakes": _mistakes(evaluated),
     }
+    # In this order, two processes that draw every second one take about the same time.
+    return {name: drawn[name] for name in figures.DIGIT_FIGURES if name in drawn}
 
 
-def _feature_maps(evaluated: EvaluatedModel, noun: str) -> "Figure":
-    """Draw the outputs of the layers for the first image that is predicted correctly."""
+def _feature_maps(evaluated: EvaluatedModel, noun: str) -> Callable[[], "Figure"]:
+    """Return a function that draws the layers' outputs for the first correctly predicted image."""
     evaluation = evaluated.evaluation
     first = int(np.argmax(evaluation.labels == evaluation.predictions))
     label, prediction = evaluation.labels[first], evaluation.predictions[first]
@@ -75,11 +78,11 @@ def _feature_maps(evaluated: EvaluatedModel, noun: str) -> "Figure":
         f"{evaluation.probabilities[first, prediction]:.1%} confidence"
     )
     maps = {name: values[0] for name, values in outputs.items()}
-    return figures.feature_maps(images[0, 0], maps, title)
+    return partial(figures.feature_maps, images[0, 0], maps, title)
 
 
-def _mistakes(evaluated: EvaluatedModel) -> "Figure":
-    """Draw the images that were misclassified with the highest confidence."""
+def _mistakes(evaluated: EvaluatedModel) -> Callable[[], "Figure"]:
+    """Return a function that draws the mistakes with the highest confidence."""
     dataset, evaluation = evaluated.dataset, evaluated.evaluation
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
@@ -91,7 +94,7 @@ def _mistakes(evaluated: EvaluatedModel) -> "Figure":
         f"label {label} ({shares[label]:.0%})\npredicted {shares.argmax()} ({shares.max():.0%})"
         for label, shares in zip(labels[worst], probabilities[worst])
     ]
-    return figures.gallery(dataset.batch(worst)[0][:, 0], captions, title)
+    return partial(figures.gallery, dataset.batch(worst)[0][:, 0], captions, title)
 
 
 def plot_runs(

@@ -1,6 +1,7 @@
 """Draw the metrics of a run over its steps, or compare several runs, from `metrics.jsonl`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Optional
 
 import numpy as np
@@ -35,31 +36,29 @@ MAX_POINTS = 2_000  # of a line; more than a screen shows
 
 def figures_of(
     history: History, labels: Mapping[str, str] = {}, splits: Mapping[str, str] = {}
-) -> dict[str, "Figure"]:
-    """Return the figures of a run of any net by name; see `FIGURES`.
+) -> dict[str, Callable[[], "Figure"]]:
+    """Return functions that draw the figures of a run of any net, by name; see `FIGURES`.
 
     labels, splits: see `curves`.
     """
-    drawn = {
-        "curves": curves(history, labels, splits),
-        "learning_rate": learning_rate(history),
-        "health": health(history),
-    }
-    return {name: figure for name, figure in drawn.items() if figure}
+    figures: dict[str, Callable[[], Figure]] = {}
+    if metric_tags(history):
+        figures["curves"] = partial(curves, history, labels, splits)
+    figures["learning_rate"] = partial(learning_rate, history)
+    if was_watched(history):
+        figures["health"] = partial(health, history)
+    return figures
 
 
 def curves(
     history: History, labels: Mapping[str, str] = {}, splits: Mapping[str, str] = {}
-) -> Optional["Figure"]:
+) -> "Figure":
     """Draw every metric over the steps, a panel for each, with a line for each split.
 
     The loss comes first. A panel's title gives the last evaluated values.
     labels: of the y axes, by metric, instead of its name. splits: names for the legend, by split.
-    Returns None if nothing was logged.
     """
     metrics = metric_tags(history)
-    if not metrics:
-        return None
     figure, panels = new_panels(3.4, len(metrics))
     for axes, (name, tags) in zip(panels, metrics.items()):
         lines = {tag: curve(history, tag) for tag in tags}
@@ -137,14 +136,12 @@ def was_watched(history: History) -> bool:
     return bool(_watched_layers(history))
 
 
-def health(history: History) -> Optional["Figure"]:
+def health(history: History) -> "Figure":
     """Draw the statistics of a net's layers and weights over the steps, a panel for each of HEALTH.
 
-    Returns None if the run was not watched.
+    history: of a run that was watched.
     """
     panels = _watched_layers(history)
-    if not panels:
-        return None
     figure, all_axes = new_panels(2.8, len(panels))
     for axes, (tag, layers) in zip(all_axes, panels.items()):
         for layer, colour in zip(_evenly_spaced(layers, len(COLOURS)), COLOURS):

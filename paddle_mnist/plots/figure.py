@@ -12,9 +12,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 KINDS = ("png", "svg")  # each figure is saved as both
 FIGURES = ("curves", "learning_rate", "health")  # of any run; the last only if it was watched
 COMPARED = "compare"  # several runs in one figure
+
+# A figure, or a function that draws it when it is saved
+AnyFigure = Union["Figure", Callable[[], "Figure"]]
 
 # Okabe & Ito, "Color Universal Design", 2008: distinct with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
@@ -67,6 +70,13 @@ def import_matplotlib() -> None:
     if is_first and backend:
         with contextlib.suppress(ValueError):  # the import would have failed
             importlib.import_module("matplotlib").rcParams["backend"] = backend
+
+
+def import_to_save() -> None:
+    """Import all of Matplotlib that `save_figures` needs."""
+    import_matplotlib()
+    for name in ("figure", "backends.backend_agg", "backends.backend_svg"):
+        importlib.import_module(f"matplotlib.{name}")
 
 
 def new_figure(
@@ -107,24 +117,26 @@ def literal(text: str) -> str:
 
 
 def save_figures(
-    figures: Mapping[str, "Figure"], folder: Path, only: Collection[str] = ()
+    figures: Mapping[str, AnyFigure], folder: Path, only: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
     """Write each figure as `<name>.png` and `<name>.svg`. Raises OutputError.
 
     Files are written atomically: a file that exists is complete.
-    only: write only the files of these names.
+    only: draw and write only the files of these names.
 
     Returns the pixels of each PNG by the figure's name, at SHOWN_DPI: uint8 [H, W, 3].
     """
     make_folder(folder)
     pixels = {}
-    for name, figure in figures.items():
+    for name, value in figures.items():
+        files = [file for file in files_of([name]) if not only or file in only]
+        if not files:
+            continue
+        figure = value() if callable(value) else value
         with _as_file(figure):
-            for kind in KINDS:
-                path = folder / f"{name}.{kind}"
-                if only and path.name not in only:
-                    continue
-                if kind == "svg":
+            for file in files:
+                path = folder / file
+                if path.suffix == ".svg":
                     write_atomically(path, _svg(figure, name))
                     continue
                 image = _image(figure)
@@ -158,7 +170,8 @@ def _svg(figure: "Figure", name: str) -> bytes:
 
     data = io.BytesIO()
     # Even so, the layout solver may move a text by a hundredth of a dot.
-    with rc_context({"svg.hashsalt": name}):
+    # Images of one system of axes stay apart: joining them would take longer.
+    with rc_context({"svg.hashsalt": name, "image.composite_image": False}):
         FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None})
     figure.set_dpi(SAVED_DPI)  # print_svg has changed it
     return data.getvalue()

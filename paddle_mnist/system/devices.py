@@ -77,7 +77,7 @@ def zlib_is_broken() -> bool:
     Paddle 2 exports a zlib of its own. Python's, if it is imported later, mixes that with the
     system's: a segmentation fault (2.6.2; not with 3.3.1).
     """
-    return "zlib" in sys.modules and comes_after_paddle_2("zlib")
+    return {"paddle", "zlib"} <= sys.modules.keys() and comes_after_paddle_2("zlib")
 
 
 def require_zlib(what: str) -> None:

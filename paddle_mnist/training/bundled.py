@@ -15,13 +15,12 @@ from paddle_mnist.errors import ConfigError, nearest_name
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.writers import divided_at
 from paddle_mnist.options import Count, CountOrZero, NotNegative, Options, option, split_names
-from paddle_mnist.plots.figure import FIGURES, files_of
+from paddle_mnist.plots.figure import FIGURES, AnyFigure, files_of
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.train_state import TrainState
 from paddle_mnist.training.callbacks import Callback, FitResult, Training, is_rehearsal
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from tqdm import tqdm
 
     from paddle_mnist.metrics.console import LogWriter
@@ -362,8 +361,8 @@ class Figures(Callback, Options):
 
     draw: bool = option(True, "draw figures at the end of the run", flat="figures")
 
-    def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
-        """Return the figures of a finished run, by name."""
+    def draw_figures(self, training: Training) -> Mapping[str, AnyFigure]:
+        """Return the figures of a finished run by name, or functions that draw them."""
         from paddle_mnist.plots.curves import figures_of
         from paddle_mnist.plots.history import read_history
 
@@ -371,7 +370,7 @@ class Figures(Callback, Options):
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures, and show them on the dashboard. Raises OutputError."""
-        from paddle_mnist.plots.figure import save_figures
+        from paddle_mnist.plots.drawing_process import save_figures
 
         if self.draw and training.world.is_main_process:
             pixels = save_figures(self.draw_figures(training), training.run.figures)

@@ -5,6 +5,7 @@ import json
 import operator
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,19 @@ def test_infer_reads_its_example_and_stdin(tool, monkeypatch):
 def test_read_pictures_unforeseen_error_is_one_line_without_a_traceback(predictor, lines):
     (reading,) = read_pictures(predictor, [7])
     assert reading.error.startswith("cannot be read (TypeError: ") and lines() == []
+
+
+def test_open_picture_in_threads_warns_of_nothing(recwarn):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010F] = "of a maker whose name is cut off"
+    damaged = as_bytes(seven(), "JPEG", exif=exif.tobytes()[:-10], dpi=(72, 72))
+    large = as_bytes(Image.new("L", (10_000, 10_000)))  # refused; Pillow warns of it first
+    with ThreadPoolExecutor(8) as pool:
+        opened = [pool.submit(open_picture, picture) for picture in [damaged, large] * 20]
+    assert all(isinstance(future.exception(), DataError) for future in opened[1::2])
+    assert all(future.result().brightness.min() < 0.5 for future in opened[::2])
+    assert not recwarn.list
 
 
 def test_read_pictures_many_files_takes_few_at_a_time_in_order(predictor, tmp_path):

@@ -6,7 +6,7 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from paddle_mnist.plots.classes import confusion, per_class
-from paddle_mnist.plots.curves import compare, curves, health, learning_rate
+from paddle_mnist.plots.curves import compare, curves, figures_of, health, learning_rate
 from paddle_mnist.plots.figure import SAVED_DPI, WIDTH, save_figures
 from paddle_mnist.plots.history import curve, evaluated_tag, metric_tags, read_history, series
 
@@ -96,11 +96,16 @@ def test_curves_draws_a_panel_a_metric_and_a_line_a_split():
     assert list(mse.lines[2].get_ydata()) == [9, 8]
 
 
-def test_curves_loss_is_logarithmic_if_it_is_positive_and_nothing_without_one():
+def test_curves_loss_is_logarithmic_if_it_is_positive():
     for low, scale in ((0.1, "log"), (0, "linear")):
         loss, acc = curves(lines_of(train__loss=[1, 2], valid__loss=[1, low], v__acc=[1, 1])).axes
         assert loss.get_yscale() == scale and acc.get_yscale() == "linear"
-    assert curves(lines_of(train__lr=[1])) is None and health(HISTORY) is None
+
+
+def test_figures_of_leaves_out_curves_without_metrics_and_health_without_a_watch():
+    assert [*figures_of(HISTORY)] == ["curves", "learning_rate"]
+    assert [*figures_of(lines_of(train__lr=[1]))] == ["learning_rate"]
+    assert [*figures_of(lines_of(watch__fc__std=[1]))] == ["learning_rate", "health"]
 
 
 def test_health_draws_the_layers_with_a_statistic_and_none_without_zeros():

@@ -95,16 +95,13 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
     if b"<svg" in data[:1000].lower():
         raise PictureError("an SVG drawing; expected pixels; save it as PNG", "format")
     try:
-        with _OPENING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large pictures, which are refused below
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                _check(image)
-                shape = image.size[::-1]
-                if image.getexif().get(ORIENTATION) in (5, 6, 7, 8):  # it lies on its side
-                    shape = image.size
-                image.draft(None, (OPENED_SIDE, OPENED_SIDE))  # decodes a JPEG at a smaller scale
-                brightness = _brightness(image)
-                return Picture(brightness, scaling(brightness.shape, shape))
+        with _opened(data) as image:
+            shape = image.size[::-1]
+            if image.getexif().get(ORIENTATION) in (5, 6, 7, 8):  # it lies on its side
+                shape = image.size
+            image.draft(None, (OPENED_SIDE, OPENED_SIDE))  # decodes a JPEG at a smaller scale
+            brightness = _brightness(image)
+            return Picture(brightness, scaling(brightness.shape, shape))
     except UnidentifiedImageError as error:
         for beginning, kind in UNREAD.items():
             if data.startswith(beginning, 0 if kind == "PDF" else 4):
@@ -118,6 +115,18 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
         raise PictureError(
             f"damaged or cut off ({error}); expected a whole picture", "damaged"
         ) from error
+
+
+def _opened(data: bytes) -> Image.Image:
+    """Return a picture of which only the header and EXIF are read; see `_check`, which raises."""
+    with _OPENING, warnings.catch_warnings():
+        # About large pictures, which are refused here, and damaged EXIF. Decoding warns of nothing,
+        # so that several threads can decode at once.
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        _check(image)
+        image.getexif()
+        return image
 
 
 def _read_bytes(picture: Union[str, Path, bytes]) -> bytes:

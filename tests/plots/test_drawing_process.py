@@ -1,0 +1,48 @@
+"""Figures are drawn by another process as by this one."""
+
+import multiprocessing
+import os
+import signal
+from functools import partial
+
+import numpy as np
+import pytest
+from test_plots import HISTORY
+
+from paddle_mnist.errors import OutputError, ProcessError
+from paddle_mnist.plots import figure
+from paddle_mnist.plots.curves import figures_of, learning_rate
+from paddle_mnist.plots.drawing_process import drawing_process, save_figures
+
+
+def kill_the_process():
+    """Stand for a function that draws, in a process that the system kills."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_drawing_process_saves_the_same_files_and_returns_the_same_pixels(tmp_path):
+    figures = {**figures_of(HISTORY), "own": learning_rate(HISTORY)}
+    with drawing_process(True):
+        pixels = save_figures(figures, tmp_path / "there")
+    here = figure.save_figures(figures, tmp_path / "here")
+    files = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "there").iterdir()) and len(files) == 6
+    for name in files:
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    assert pixels.keys() == here.keys()
+    assert all(np.array_equal(pixels[name], here[name]) for name in here)
+    assert not multiprocessing.active_children()
+
+
+def test_drawing_process_raises_the_error_of_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with drawing_process(True), pytest.raises(OutputError, match="file"):
+        save_figures(figures_of(HISTORY), tmp_path / "file/figures")
+
+
+@pytest.mark.parametrize("names", [("killed", "rate"), ("rate", "killed")])
+def test_drawing_process_that_dies_is_an_error_with_a_remedy(names, tmp_path):
+    functions = {"killed": kill_the_process, "rate": partial(learning_rate, HISTORY)}
+    figures = {name: functions[name] for name in names}  # the second has a process of its own
+    with drawing_process(True), pytest.raises(ProcessError, match="run the same command again"):
+        save_figures(figures, tmp_path)
