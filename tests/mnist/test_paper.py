@@ -17,7 +17,7 @@ from paddle_mnist.mnist.pictures import detector, read_pictures
 from paddle_mnist.mnist.pictures.detector import read_detector
 from paddle_mnist.mnist.pictures.digits import read_digits
 from paddle_mnist.mnist.pictures.open import open_picture
-from paddle_mnist.mnist.pictures.paper import find_sheet
+from paddle_mnist.mnist.pictures.sheet import find_sheet
 
 
 @pytest.fixture(scope="module")

@@ -97,9 +97,10 @@ def _train(digits: np.ndarray, others: np.ndarray, seed: int) -> Any:
 
 def _mean_logits(detector: Any, images: np.ndarray) -> np.ndarray:
     """Return the mean logit of each image and its moved copies, as `Detector.scores` takes it."""
-    from paddle_mnist.mnist.pictures.detector import moved
+    from paddle_mnist.mnist.pictures.detector import shifted_copies
 
-    return np.mean([detector.logits(_features(copies)) for copies in moved(images)], axis=0)
+    copies = shifted_copies(images)
+    return np.mean([detector.logits(_features(copy)) for copy in copies], axis=0)
 
 
 def _threshold(valid: Logits) -> float:

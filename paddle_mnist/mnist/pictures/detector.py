@@ -25,7 +25,7 @@ from paddle_mnist.mnist.export import DIVISOR, conv_for
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.splits import SIZE
 
-MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # pixels down and to the right
+SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # pixels down and to the right
 THRESHOLD = 0.5  # a score below it: probably not one digit
 FILE = Path(pretrained.__file__).parent / "detector.npz"
 ARRAYS = ("mean", "scale", "hidden_weight", "hidden_bias", "weight", "bias")
@@ -50,7 +50,7 @@ class Detector:
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Return how much each image looks like one digit: float64 [N], 0 to 1.
 
-        features: float [M, N, 980], what `packaged_features` gives for the images of `moved`.
+        features: float [M, N, 980], the `packaged_features` of `shifted_copies`.
         """
         logits = np.clip(self.logits(features).mean(axis=0), -50, 50).astype(np.float64)
         scores: np.ndarray = 1 / (1 + np.exp(-logits))
@@ -81,7 +81,7 @@ def read_detector(path: Path) -> Detector:
     return Detector(**arrays)
 
 
-def moved(images: np.ndarray) -> np.ndarray:
+def shifted_copies(images: np.ndarray) -> np.ndarray:
     """Return images as they are and moved by a pixel each way, uint8 [M, N, 28, 28].
 
     The mean of their scores varies less with what does not matter than the score of one does.
@@ -89,7 +89,7 @@ def moved(images: np.ndarray) -> np.ndarray:
     """
     height, width = images.shape[1:]
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
-    return np.stack([padded[:, 1 - y : 1 - y + height, 1 - x : 1 - x + width] for y, x in MOVES])
+    return np.stack([padded[:, 1 - y : 1 - y + height, 1 - x : 1 - x + width] for y, x in SHIFTS])
 
 
 @functools.lru_cache(1)
@@ -116,8 +116,8 @@ def packaged_answers(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     images: uint8 [N, 28, 28], as `read_digits` makes them. The scores are those of the packaged
     weights, even if other weights read the digits.
     """
-    features = packaged_features(moved(images))
-    probabilities = F.softmax(packaged_net().fc(features[MOVES.index((0, 0))]))
+    features = packaged_features(shifted_copies(images))
+    probabilities = F.softmax(packaged_net().fc(features[SHIFTS.index((0, 0))]))
     return probabilities.numpy(), packaged_detector().scores(features.numpy())
 
 

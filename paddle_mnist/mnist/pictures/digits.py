@@ -1,4 +1,4 @@
-"""Finds the digits in a picture, and returns each as an image of MNIST's format."""
+"""Finds what may be a digit in a picture, as images of MNIST's format."""
 
 import contextlib
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import Optional, Union
 import numpy as np
 
 from paddle_mnist.errors import PictureError
+from paddle_mnist.mnist.pictures.ink import find_ink
 from paddle_mnist.mnist.pictures.normalize import cut_out, in_mnist_format
 from paddle_mnist.mnist.pictures.open import OPENED_SIDE, Picture, open_picture, scaling
-from paddle_mnist.mnist.pictures.paper import find_ink, find_sheet
 from paddle_mnist.mnist.pictures.shapes import FAINTEST, FAINTEST_ON_PAGE, Box, Shape, find_shapes
+from paddle_mnist.mnist.pictures.sheet import find_sheet
 
 WORKING_SIDE = 256  # pixels, of pictures with one digit
 PAGE_SIDE = OPENED_SIDE  # of those with several
@@ -19,8 +20,8 @@ LARGEST_DIGIT = 0.6  # its box, of the picture or the sheet; what is larger is d
 
 
 @dataclass(frozen=True)
-class Digit:
-    """A picture, or a part of it, as an image of MNIST's format.
+class Candidate:
+    """A picture, or a part of it, as an image of MNIST's format: what may be a digit.
 
     pixels: uint8 [28, 28], white on black.
     shapes: how many shapes it shows; 1 for a single digit.
@@ -38,7 +39,7 @@ class Digit:
     has_sheet: bool = False
 
 
-def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Digit]:
+def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Candidate]:
     """Read the digit in a file, or in a file's bytes. Raises DataError, in one line.
 
     If there are several shapes, `shapes` of the only answer says how many, and its pixels show all.
@@ -48,7 +49,7 @@ def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Di
     opened = open_picture(picture)
     pixels = in_mnist_format(opened.brightness)
     if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
-        return [Digit(pixels, 1, shapes[0].box)]
+        return [Candidate(pixels, 1, shapes[0].box)]
     sheet = find_sheet(opened)
     if sheet is not None:
         with contextlib.suppress(PictureError):  # the sheet is blank, or not a sheet
@@ -56,7 +57,7 @@ def read_digits(picture: Union[str, Path, bytes], many: bool = False) -> list[Di
     return _digits_on(opened, many, sheet is not None)
 
 
-def _digits_on(surface: Picture, many: bool, has_sheet: bool) -> list[Digit]:
+def _digits_on(surface: Picture, many: bool, has_sheet: bool) -> list[Candidate]:
     """Return the digits on a sheet, or in a whole picture. many: see `read_digits`."""
     for side in [PAGE_SIDE] if many else [WORKING_SIDE, PAGE_SIDE]:  # small shapes need more pixels
         ink = find_ink(surface.brightness, side)
@@ -66,13 +67,13 @@ def _digits_on(surface: Picture, many: bool, has_sheet: bool) -> list[Digit]:
     if not many and len(shapes) != 1:
         height, width = ink.shape
         everything = Shape(Box(0, 0, width, height), ink > 0.5)
-        return [Digit(cut_out(ink, everything), len(shapes))]
+        return [Candidate(cut_out(ink, everything), len(shapes))]
     to_file = surface.to_file @ scaling(ink.shape, surface.brightness.shape)
     return [
-        Digit(
+        Candidate(
             cut_out(ink, shape),
             1,
-            shape.box.moved(to_file),
+            shape.box.transformed(to_file),
             shape.mask.size > LARGEST_DIGIT * ink.size,
             shape.is_mark,
             has_sheet,

@@ -16,7 +16,7 @@ from paddle_mnist.mnist.splits import SIZE
 
 LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
 SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes
-AROUND = 0.15  # of the longer side; ink is compared with the darkest within it
+FADE_REACH = 0.15  # of the longer side; ink is compared with the darkest within it
 FAINTEST_STROKE = 0.6  # of a shape's usual ink; what is fainter does not become as dark
 BOX = 20  # pixels, the side of the box into which a digit is scaled
 MIN_STROKE, MAX_STROKE = 2.0, 4.5  # pixels in the box, as most strokes in MNIST are
@@ -47,7 +47,7 @@ def cut_out(ink: np.ndarray, shape: Shape) -> np.ndarray:
     with_edges = cv2.dilate(mask.astype(np.uint8), _disc(1), iterations=SOFT_EDGE) > 0
     part = np.where(with_edges, part, 0)
     # A stroke that fades becomes as dark as the others.
-    reach = [round(AROUND * max(part.shape)) | 1] * 2
+    reach = [round(FADE_REACH * max(part.shape)) | 1] * 2
     usual = np.percentile(part[mask], 75)
     darkest = cv2.dilate(np.minimum(part, usual), np.ones(reach))
     part = part / np.maximum(cv2.blur(darkest, reach), FAINTEST_STROKE * usual)

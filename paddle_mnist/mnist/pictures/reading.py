@@ -14,7 +14,7 @@ import numpy as np
 
 from paddle_mnist.errors import DataError, summary
 from paddle_mnist.mnist.pictures.detector import THRESHOLD, packaged_answers
-from paddle_mnist.mnist.pictures.digits import Digit, read_digits
+from paddle_mnist.mnist.pictures.digits import Candidate, read_digits
 from paddle_mnist.mnist.pictures.open import MAX_BYTES, STDIN
 from paddle_mnist.mnist.pictures.shapes import Box
 from paddle_mnist.mnist.predictor import DigitPredictor
@@ -22,7 +22,7 @@ from paddle_mnist.system.environment import usable_cpus
 
 log = logging.getLogger("paddle_mnist")
 
-AT_ONCE = 64  # pictures
+FILES_HELD = 64  # pictures
 UNSURE = 0.6  # a probability below it
 WIDE_THRESHOLD = 0.75  # the least score of a digit wider than high: digits that touch are so, too
 # MNIST's 1s have short flags or none, so that others look like a 7. From this probability of a 1
@@ -78,7 +78,9 @@ class Reading:
         return values
 
 
-def _reading(file: str, digit: Digit, probabilities: np.ndarray, score: Optional[float]) -> Reading:
+def _reading(
+    file: str, digit: Candidate, probabilities: np.ndarray, score: Optional[float]
+) -> Reading:
     """Return the reading of a digit. probabilities: float32 [10]. score: see `Reading`."""
     if digit.shapes > 1:
         error = f"{digit.shapes} shapes; expected one digit; infer --many (many=True) reads each"
@@ -125,7 +127,7 @@ def read_pictures(
 ) -> Iterator[Reading]:
     """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
 
-    AT_ONCE files are held at a time, and opened by as many threads as there are CPUs.
+    FILES_HELD files are held at a time, and opened by as many threads as there are CPUs.
 
     many: read every digit of a picture, in reading order, instead of refusing several.
     check: refuse shapes that are probably not a digit. Without it there are no scores, nor are
@@ -134,7 +136,7 @@ def read_pictures(
     check = check and predictor.reads_digits
     files = iter(files)
     with ThreadPoolExecutor(usable_cpus()) as pool:  # NumPy and Pillow work side by side
-        while chunk := list(itertools.islice(files, AT_ONCE)):
+        while chunk := list(itertools.islice(files, FILES_HELD)):
             per_file = list(pool.map(functools.partial(_digits, many=many), chunk))
             digits = [
                 digit for content in per_file if isinstance(content, list) for digit in content
@@ -149,7 +151,7 @@ def read_pictures(
 
 
 def _answers(
-    predictor: DigitPredictor, digits: Sequence[Digit], check: bool
+    predictor: DigitPredictor, digits: Sequence[Candidate], check: bool
 ) -> Iterable[tuple[np.ndarray, Optional[float]]]:
     """Return the probabilities of each digit, and its score."""
     if not digits:
@@ -163,7 +165,7 @@ def _answers(
     return zip(probabilities, scores)
 
 
-def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
+def _digits(file: str, many: bool) -> Union[list[Candidate], DataError]:
     """Return the digits in a picture, or the one, or the reason why none is found."""
     try:
         picture = sys.stdin.buffer.read(MAX_BYTES + 1) if file == STDIN else Path(file)

@@ -1,35 +1,50 @@
 """Finds the shapes in a picture's ink: which strokes belong together, and in which order to read.
 
+1. Pixels that are dark beside their neighbours form strokes, connected areas (`_find_strokes`).
+2. Strips along the border, such as the edge of a desk, are erased first (`_strips`): they would
+   make fainter or smaller strokes look like stains or dirt.
+3. Of the other strokes, stains are faint, and dirt is small (`_Strokes.ink`, `find_shapes`).
+4. Strokes above each other, and the parts of a 4 or a 5, form one shape (`_groups`). A small stroke
+   belongs to the nearest shape.
+5. Shapes form rows, and a small one that hangs from the lower half of a row is a mark, such as a
+   comma (`in_reading_order`).
+
 Nothing here knows what a digit looks like; `paddle_mnist.mnist.pictures.detector` does.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Optional
 
 import cv2
 import numpy as np
 
 from paddle_mnist.errors import PictureError
 
-AROUND = 0.06  # of the longer side; ink is compared with the darkest within it
-LEAST_INK = 0.42  # of the darkest ink around; fainter pixels are paper
+# 1. Strokes
+CONTRAST_REACH = 0.06  # of the longer side; ink is compared with the darkest within it
+MIN_INK = 0.42  # of that; fainter pixels are paper
 FAINTEST = 0.15  # of the strongest ink, the same
 FAINTEST_ON_PAGE = 0.1  # a stain is a shape among others there, not a second digit
-MIN_STROKE_AREA = 0.04  # of the largest stroke's area; smaller ones are dirt
-MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; smaller ones are not shapes by themselves
-MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
+MAX_STROKES = 1000  # more are noise or a pattern, not handwriting
+# 2. Strips
+STRIP_CONTACT = 0.8  # of a strip's length, at least, lies at the border
+STRIP_LENGTH, STRIP_DEPTH = 1.2, 0.5  # of the tallest other stroke, at least and at most
+# 3. Stains and dirt
+MIN_STRENGTH = 0.3  # of the strongest stroke's mean ink
 MIN_STRENGTH_AT_BORDER = 0.65  # where a shadow often comes from
-STRIP_CONTACT = 0.8  # of its length is at the border
-STRIP_LENGTH, STRIP_DEPTH = 1.2, 0.5  # of the tallest stroke beside it, at least and at most
+MIN_STROKE_AREA = 0.04  # of the largest stroke's; smaller ones are dirt
+MIN_SHAPE_AREA = 0.15  # the same; smaller ones belong to a shape, but are none by themselves
+# 4. Groups
 SAME_COLUMNS = 0.3  # of the narrower stroke's width; strokes side by side have less in common
-BREAK = 0.12  # of the height of both; strokes above each other with a larger gap are two shapes
-TALLEST = 1.4  # of the usual height; two strokes that are taller together are two shapes
-MOST_STROKES = 1000  # more are noise or a pattern, not handwriting
-FLAG = 0.45  # of the other's height; what is lower, and NEAR, is a part of it, as the flag of a 5
-ANGLE = 0.75  # the same of the angle of a 4, left of its stem
-RAISED = 0.2  # of the height; the angle of a 4 ends at least this far above the foot of its stem
-NEAR = 0.12  # of the higher one's height
-SMALL = 0.55  # of the usual height; what is lower, and hangs below a row's middle, is a comma
+MAX_BREAK = 0.12  # of the height of both; strokes with a larger gap are two shapes
+MAX_HEIGHT = 1.4  # of the usual one, on a page; strokes that are taller together are two shapes
+MAX_GAP = 0.12  # of the taller stroke's height, from it to its flag or angle
+FLAG_HEIGHT = 0.45  # of the taller stroke's; such as the flag of a 5
+ANGLE_HEIGHT = 0.75  # the same of the angle of a 4, left of its stem
+RAISED = 0.2  # of the stem's height; the angle of a 4 ends at least this far above its foot
+# 5. Rows
+SMALL = 0.55  # of the usual height; what is lower may be a comma
 SAME_ROW = 0.6  # of the usual height, from where the row's last shapes would have the next
 
 
@@ -54,7 +69,7 @@ class Box:
     def slices(self) -> tuple[slice, slice]:
         return slice(self.top, self.bottom), slice(self.left, self.right)
 
-    def moved(self, matrix: np.ndarray) -> "Box":
+    def transformed(self, matrix: np.ndarray) -> "Box":
         """Return the box around this one where a perspective, float [3, 3], takes it."""
         ends = [[(x, y)] for x in (self.left, self.right) for y in (self.top, self.bottom)]
         corners = cv2.perspectiveTransform(np.array(ends, float), matrix).round(3)
@@ -80,51 +95,83 @@ class Shape:
 def find_shapes(ink: np.ndarray, faintest: float = FAINTEST) -> list[Shape]:
     """Return the shapes in reading order: rows from the top, each from the left.
 
-    ink: floats [H, W] in 0..1. Strokes that are fainter than others, and as high, are among them,
-    although they may be stains. faintest: the least ink, of the strongest. Raises PictureError for
-    more than MOST_STROKES strokes.
+    ink: floats [H, W] in 0..1. faintest: the least ink, of the strongest. Raises PictureError for
+    more than MAX_STROKES strokes.
     """
-    reach = round(AROUND * max(ink.shape)) | 1
+    strokes = _find_strokes(ink, faintest)
+    if strokes is None:
+        return []
+    strips = _strips(strokes)
+    if strips.any():
+        is_strip = np.isin(strokes.labels, np.flatnonzero(strips) + 1)
+        return find_shapes(np.where(is_strip, 0, ink), faintest)
+    is_ink, areas = strokes.is_ink(), strokes.areas
+    kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
+    large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
+    if (count := kept.sum()) > MAX_STROKES:
+        found = f"{count:,} strokes, as in noise or a pattern; expected at most {MAX_STROKES:,}"
+        raise PictureError(f"{found}; photograph fewer digits at once", "strokes")
+    outlines, shapes = strokes.outlines[kept], []
+    for members in _groups(outlines, large[kept]):
+        box = Box(*_union(outlines[members]))
+        own = np.flatnonzero(kept)[members] + 1
+        shapes.append(Shape(box, np.isin(strokes.labels[box.slices], own)))
+    return in_reading_order(shapes)
+
+
+@dataclass(frozen=True)
+class _Strokes:
+    """The strokes of a picture, N of them.
+
+    labels: int [H, W], the number of the stroke at each pixel, from 1; 0 is paper.
+    outlines: int [N, 4], left, top, right and bottom, as of a `Box`. areas: int [N], pixels.
+    strengths: float [N], the mean ink of each.
+    """
+
+    labels: np.ndarray
+    outlines: np.ndarray
+    areas: np.ndarray
+    strengths: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Width and height: int [N, 2]."""
+        sizes: np.ndarray = self.outlines[:, 2:] - self.outlines[:, :2]
+        return sizes
+
+    def is_ink(self) -> np.ndarray:
+        """Return which strokes are no stains, by strength or by height: bool [N]."""
+        height, width = self.labels.shape
+        at_border = (self.outlines == [0, 0, width, height]).any(axis=1)
+        strongest = self.strengths[self.areas >= MIN_SHAPE_AREA * self.areas.max()].max()
+        least = np.where(at_border, MIN_STRENGTH_AT_BORDER, MIN_STRENGTH) * strongest
+        is_strong, heights = self.strengths >= least, self.sizes[:, 1]
+        is_high = heights > FLAG_HEIGHT * np.median(heights[is_strong])
+        is_ink: np.ndarray = is_strong | (~at_border & is_high)
+        return is_ink
+
+
+def _find_strokes(ink: np.ndarray, faintest: float) -> Optional[_Strokes]:
+    """Return the strokes; None without any. ink, faintest: see `find_shapes`."""
+    reach = round(CONTRAST_REACH * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
-    mask = np.uint8(ink > np.maximum(LEAST_INK * darkest, faintest))
+    mask = np.uint8(ink > np.maximum(MIN_INK * darkest, faintest))
     # A stroke with a break of a pixel or two is one stroke.
     closed = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((3, 3)))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(closed)
-    if count == 1:  # the background alone
-        return []
+    if count == 1:  # the paper alone
+        return None
     labels = labels * mask
     outlines = stats[1:, [cv2.CC_STAT_LEFT, cv2.CC_STAT_TOP] * 2]
     outlines[:, 2:] += stats[1:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]]
     areas = np.bincount(labels.ravel(), minlength=count)[1:]
-    strips = _strips(outlines, labels)
-    if strips.any():  # they would hide what is fainter or smaller
-        is_strip = np.isin(labels, np.flatnonzero(strips) + 1)
-        return find_shapes(np.where(is_strip, 0, ink), faintest)
     strengths = np.bincount(labels.ravel(), ink.ravel(), count)[1:] / areas
-    at_border = (outlines == [0, 0, *ink.shape[::-1]]).any(axis=1)
-    strength = np.where(at_border, MIN_STRENGTH_AT_BORDER, MIN_STRENGTH)
-    is_ink = strengths >= strength * strengths[areas >= MIN_SHAPE_AREA * areas.max()].max()
-    heights = outlines[:, 3] - outlines[:, 1]
-    is_ink |= ~at_border & (heights > FLAG * np.median(heights[is_ink]))
-    large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
-    kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
-    if (count := kept.sum()) > MOST_STROKES:
-        found = f"{count:,} strokes, as in noise or a pattern; expected at most {MOST_STROKES:,}"
-        raise PictureError(f"{found}; photograph fewer digits at once", "strokes")
-    shapes = []
-    for members in _groups(outlines[kept], large[kept]):
-        box = Box(*_union(outlines[kept][members]))
-        strokes = np.flatnonzero(kept)[members] + 1
-        shapes.append(Shape(box, np.isin(labels[box.slices], strokes)))
-    return in_reading_order(shapes)
+    return _Strokes(labels, outlines, areas, strengths)
 
 
-def _strips(outlines: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return which strokes lie along the border, as the edge of a desk does: bool [N].
-
-    outlines: int [N, 4]. labels: int [H, W], the number of the stroke at each pixel, from 1.
-    """
-    sizes = outlines[:, 2:] - outlines[:, :2]
+def _strips(strokes: _Strokes) -> np.ndarray:
+    """Return which strokes are strips along the border: bool [N]."""
+    labels, sizes = strokes.labels, strokes.sizes
     found = np.zeros(len(sizes), bool)
     for axis, turned in enumerate((labels, labels.T)):
         for side in turned[[0, -1]]:
@@ -147,7 +194,7 @@ def _groups(outlines: np.ndarray, is_large: np.ndarray) -> list[np.ndarray]:
     unions = outlines[is_large]
     usual = np.median(unions[:, 3] - unions[:, 1])
     is_page = len(unions) > 3
-    tallest = TALLEST * usual if is_page else np.inf
+    tallest = MAX_HEIGHT * usual if is_page else np.inf
     while True:
         first = _belong_together(unions, tallest).argmax(axis=1)
         if (first == np.arange(len(groups))).all():
@@ -176,17 +223,17 @@ def _belong_together(outlines: np.ndarray, tallest: float) -> np.ndarray:
     narrower = np.minimum.outer(right - left, right - left)
     gap = np.maximum.outer(top, top) - np.minimum.outer(bottom, bottom)
     height = np.maximum.outer(bottom, bottom) - np.minimum.outer(top, top)
-    above = (columns > SAME_COLUMNS * narrower) & (gap <= BREAK * height)
+    above = (columns > SAME_COLUMNS * narrower) & (gap <= MAX_BREAK * height)
     lower, higher = (
         function.outer(bottom - top, bottom - top) for function in (np.minimum, np.maximum)
     )
-    near = np.maximum(gap, -columns) <= NEAR * higher
+    near = np.maximum(gap, -columns) <= MAX_GAP * higher
     is_left = np.subtract.outer(left, left) + np.subtract.outer(right, right) < 0
     is_raised = np.subtract.outer(bottom, bottom) < -RAISED * higher
     of_four = is_left & is_raised & (np.subtract.outer(top, top) > -RAISED * higher)
-    part = lower < FLAG * higher
+    part = lower < FLAG_HEIGHT * higher
     if tallest == np.inf:  # on a page the angle of a 4 may be a raised digit
-        part |= (of_four | of_four.T) & (lower < ANGLE * higher)
+        part |= (of_four | of_four.T) & (lower < ANGLE_HEIGHT * higher)
     belong: np.ndarray = (above | (near & part)) & (height <= tallest)
     np.fill_diagonal(belong, True)
     return belong

@@ -69,7 +69,7 @@ def _page(reading: Reading) -> Image.Image:
     for digit in digits:
         if not digit.box:
             continue
-        box = digit.box.moved(from_file)
+        box = digit.box.transformed(from_file)
         colour = (0, 150, 0) if digit.error is None else (220, 0, 0)
         pen.rectangle((box.left, box.top, box.right, box.bottom), outline=colour, width=2)
         pen.text((box.left + 2, box.bottom + 1), _caption(digit), colour, _font(CAPTION))
