@@ -40,13 +40,14 @@ from paddle_mnist.hidden_state.optimizer_state import (
     optimizer_parameters,
     own_parameters,
 )
-from paddle_mnist.hidden_state.packing import LATER, copied, pack, unpack
+from paddle_mnist.hidden_state.packing import LATER, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     DEFINED,
     GENERATORS,
     MOST_ITEMS,
     SCALARS,
+    copied,
     digest_of,
     is_plain,
     is_record_class,
@@ -406,7 +407,7 @@ class ExtraState:
         if self.is_later:  # together, so that what is in two of them stays one object
             small = {p: find(self.roots, p) for p, v in values.items() if v is not _NOT_KEPT}
             small = {path: value for path, value in small.items() if value is not ABSENT}
-            values.update(zip(small, copied([*small.values()], self.held)))
+            values.update(zip(small, copied([*small.values()])))
 
         def put_back(may_have_changed: bool) -> list[str]:
             for name, state in states.items():
@@ -451,7 +452,7 @@ class ExtraState:
         if not self._is_plain(value) or nbytes(value) > room[0]:
             return _NOT_KEPT
         room[0] -= nbytes(value)
-        return copied(value, self.held)
+        return copied(value)
 
     def changed_arrays(self, saved: Mapping[str, Any]) -> set[str]:
         """Return the names of `arrays` that a checkpoint saves or leaves out, as steps change them.

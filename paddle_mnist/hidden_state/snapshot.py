@@ -259,7 +259,7 @@ def _data(value: Any) -> Any:
 
 def _contents(value: Any) -> _Contents:
     """Return the contents of an object."""
-    attributes = {edge: child(value, edge) for edge in object_graph.own_edges(value)}
+    attributes = dict(object_graph.own_links(value))
     is_container = isinstance(value, (dict, list, collections.deque)) or is_of_objects(value)
     containers = [value] if is_container else []
     if isinstance(value, nn.Layer):
@@ -292,7 +292,7 @@ def _restore(value: Any, copy: Any) -> None:
 
 
 def _restore_contents(value: Any, contents: _Contents) -> None:
-    for edge in {*contents.attributes, *object_graph.own_edges(value)}:
+    for edge in {*contents.attributes, *dict(object_graph.own_links(value))}:
         before = contents.attributes.get(edge, ABSENT)
         if child(value, edge) is not before:
             object_graph.assign(value, edge, before)

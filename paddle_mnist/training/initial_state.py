@@ -8,7 +8,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.hidden_state.extra_state import ExtraState, set_state, state_of
-from paddle_mnist.hidden_state.packing import copied
+from paddle_mnist.hidden_state.plain_data import copied
 from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.state_dict import load_weights

@@ -18,8 +18,8 @@ from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
-from paddle_mnist.hidden_state.packing import STRUCTURE, copied, pack, unpack
-from paddle_mnist.hidden_state.plain_data import equal, is_plain
+from paddle_mnist.hidden_state.packing import STRUCTURE, pack, unpack
+from paddle_mnist.hidden_state.plain_data import copied, equal, is_plain
 
 Named = collections.namedtuple("Named", "points reward")
 GENERATORS = [
@@ -35,7 +35,7 @@ LEAVES = [
     *(None, True, 3, 2**70, -0.0, float("nan"), 1 + 2j, "text", b"bytes"),
     *(np.float32(0.1), np.float64(-0.0), np.int8(-3), np.bool_(True), np.float16(2)),
     *(np.arange(6.0).reshape(2, 3), np.array(7), np.zeros((0, 3), "int64"), np.array([1 + 2j])),
-    np.array([np.nan, -0.0], "float32"),
+    *(np.array([np.nan, -0.0], dtype) for dtype in ("float32", "longdouble", ">f4")),
     *(paddle.to_tensor([1.0, 2.5]).astype(dtype) for dtype in ("float32", "int64", "bfloat16")),
     *(bytearray(b"ab"), array.array("f", [0.5]), array.array("q", [-3]), array.array("u", "text")),
     *GENERATORS,
@@ -73,6 +73,7 @@ def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     assert not any(
         map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
     )
+    assert not is_plain(np.longdouble(1)) and not is_plain(np.ma.masked_all(2, "longdouble"))
 
 
 def test_array_in_two_places_comes_back_as_one_array():
