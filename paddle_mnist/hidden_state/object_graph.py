@@ -147,7 +147,8 @@ def _links_of_function(function: types.FunctionType) -> Iterator[Link]:
     yield from _attributes(vars(function))
     for name in code.co_freevars:
         yield ("variable", name), child(function, ("variable", name))
-    yield from ((("default", name), value) for name, value in _defaults(function).items())
+    defaults = {**_positional_defaults(function), **(function.__kwdefaults__ or {})}
+    yield from ((("default", name), value) for name, value in defaults.items())
     names, attributes = _names_in(code, "GLOBAL"), _names_in(code, "ATTR", "METHOD")
     yield from _globals(function.__globals__, names, attributes)
 
@@ -212,25 +213,15 @@ def child(value: Any, edge: Edge) -> Any:
     """Return the value to which an edge leads; ABSENT if there is none."""
     kind, key = edge
     try:
-        if kind == "item":  # not by the `__getitem__` of a subclass, which may change it
-            if isinstance(value, dict):
-                return dict.get(value, key, ABSENT)
-            return value.flat[key] if isinstance(value, np.ndarray) else value[key]
-        if kind == "hook":
-            return list(getattr(value, key[0]).values())[key[1]]
-        if kind == "variable":
-            return _cell(value, key).cell_contents
-        if kind == "default":
-            return _defaults(value)[key]
-        if kind == "global":
-            namespace, name = _namespace_of_global(value, key)
-            return namespace[name]
         if kind == "part":
             return getattr(value, key)
-        if isinstance(value, type):
-            return vars(value)[key]
-        namespace = _namespace(value, key)
-        return namespace[key] if key in namespace else getattr(value, key)
+        if kind == "variable":
+            return _cell(value, key).cell_contents
+        if kind == "item" and isinstance(value, dict):
+            return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
+        namespace, key = _namespace(value, edge)
+        is_inherited = kind == "attribute" and key not in namespace and not isinstance(value, type)
+        return getattr(value, key) if is_inherited else namespace[key]
     except (LookupError, AttributeError, TypeError, ValueError):  # ValueError: of an empty cell
         return ABSENT
 
@@ -245,40 +236,38 @@ def assign(value: Any, edge: Edge, new: Any) -> None:
         elif child(value, edge) is not ABSENT:
             del cell.cell_contents
     elif kind == "default" and key not in (value.__kwdefaults__ or {}):
-        value.__defaults__ = tuple({**_positional_defaults(value), key: new}.values())
+        value.__defaults__ = tuple({**_namespace(value, edge)[0], key: new}.values())
     elif kind == "attribute" and (isinstance(value, type) or key in slots_of(type(value))):
         delattr(value, key) if new is ABSENT else setattr(value, key, new)
     else:
         # The dictionary itself: a Layer's __setattr__ would register a tensor.
-        if kind == "item":
-            namespace: Any = value.flat if isinstance(value, np.ndarray) else value
-        elif kind == "default":
-            namespace = value.__kwdefaults__
-        elif kind == "global":
-            namespace, key = _namespace_of_global(value, key)
-        else:
-            namespace = _namespace(value, key)
+        namespace, key = _namespace(value, edge)
         if new is not ABSENT:
             namespace[key] = new
         elif key in namespace:
             del namespace[key]
 
 
-def _namespace(value: Any, key: Any) -> dict[str, Any]:
-    """Return the dictionary that holds, or would hold, an attribute."""
+def _namespace(value: Any, edge: Edge) -> tuple[Any, Any]:
+    """Return what holds, or would hold, the value to which an edge leads, and its key there."""
+    kind, key = edge
+    if kind == "item":
+        return (value.flat if isinstance(value, np.ndarray) else value), key
+    if kind == "hook":
+        return list(getattr(value, key[0]).values()), key[1]
+    if kind == "default":
+        keywords = value.__kwdefaults__ or {}
+        return (keywords if key in keywords else _positional_defaults(value)), key
+    if kind == "global":
+        *modules, name = key.split(".")
+        namespace = value.__globals__
+        for module in modules:
+            namespace = vars(namespace[module])
+        return namespace, name
     own = getattr(value, "__dict__", {})
     if isinstance(value, nn.Layer):
-        return next((own[part] for part in LAYER_PARTS if key in own[part]), own)
-    return own
-
-
-def _namespace_of_global(function: Any, name: str) -> tuple[dict[str, Any], str]:
-    """Return the dictionary of the module that holds a global, and its name there."""
-    *modules, own = name.split(".")
-    namespace = function.__globals__
-    for module in modules:
-        namespace = vars(namespace[module])
-    return namespace, own
+        own = next((own[part] for part in LAYER_PARTS if key in own[part]), own)
+    return own, key
 
 
 def _cell(function: Any, name: str) -> Any:
@@ -286,14 +275,8 @@ def _cell(function: Any, name: str) -> Any:
 
 
 def _positional_defaults(function: Any) -> dict[str, Any]:
-    values = function.__defaults__ or ()
-    code = function.__code__
-    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
-    return dict(zip(names, values))
-
-
-def _defaults(function: Any) -> dict[str, Any]:
-    return {**_positional_defaults(function), **(function.__kwdefaults__ or {})}
+    values, code = function.__defaults__ or (), function.__code__
+    return dict(zip(code.co_varnames[code.co_argcount - len(values) :], values))
 
 
 def is_entered(value: Any) -> bool:

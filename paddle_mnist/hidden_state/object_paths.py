@@ -121,6 +121,15 @@ def find(roots: Mapping[str, Any], path: ObjectPath) -> Any:
     return functools.reduce(child, rest, roots.get(root, ABSENT))
 
 
+def along(roots: Mapping[str, Any], path: ObjectPath) -> Iterator[tuple[ObjectPath, Any]]:
+    """Yield each beginning of a path, the path itself last, with the value that is there."""
+    value = roots.get(path[0][1], ABSENT)
+    yield path[:1], value
+    for length in range(1, len(path)):
+        value = child(value, path[length])
+        yield path[: length + 1], value
+
+
 def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
     """Return whether a file may set the value at a path.
 

@@ -241,7 +241,7 @@ def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
     """
     copies = {} if copies is None else copies
     kind = type(value)
-    if kind in ATOMS or isinstance(value, (*SCALARS, *DEFINED)):
+    if kind in ATOMS or value is ABSENT or isinstance(value, (*SCALARS, *DEFINED)):
         return value
     if isinstance(value, tuple):
         return tuple.__new__(kind, [copied(item, copies) for item in value])
