@@ -2,26 +2,28 @@
 
 A training may depend on anything that its objects hold. What `ExtraState` does with it:
 
-=================================  =====================  ==========================================
-state                              attribute              in a checkpoint
-=================================  =====================  ==========================================
-tensors of the model and of layers `known`, by `id`       with the weights, or as one of `parts`
-in state
-objects with a state_dict          `parts`                always; without one of `named`, a resume
-                                                          is refused, without an `optional` one not
-other optimizers                   `optimizers`           always
-parameters outside the model       `optimized`            always
-plain data                         `saved`                always, once they have changed
-plain data that differ in each     `left_out`             only that they are left out
-process, or are large
-anything else that has changed     `logged`               no; a warning or a log line says so, once
-=================================  =====================  ==========================================
+===============================  ============  =====================================================
+state                            attribute     in a checkpoint
+===============================  ============  =====================================================
+tensors of the model, and of     `known`, by   with the weights, or with the object in state
+layers in state                  `id`
+objects with a state_dict        `parts`       always; a resume needs those of `named` again, not
+                                               those of `optional`
+other optimizers                 `optimizers`  always
+the optimizer's parameters that  `optimized`   always
+neither model nor loss has
+plain data                       `saved`       always, once they have changed
+plain data that are large, or    `left_out`    no; only that they are left out
+differ between processes
+anything else that has changed   `logged`      no; a warning or a line in the log says so, once
+===============================  ============  =====================================================
 
-A value is at an object path, from one of the `roots`, such as `step.queue`. Plain data have changed
-when they differ from the beginning, which is before this process loads a checkpoint: so a program
-that is run again has the same beginning, and finds what a checkpoint holds.
+A value is found at an object path that begins at one of the `roots`, such as `step.queue`. It has
+changed if it differs from the beginning, the state before this process loads a checkpoint: a
+program that is run again has the same beginning, and so the paths that a checkpoint names.
 
-Data (`DATA_ROOTS`) are examined apart from the `others`, with lower limits on their size.
+The roots that are data (`DATA_ROOTS`) are examined apart from the `others`, with lower limits on
+their size.
 """
 
 import logging

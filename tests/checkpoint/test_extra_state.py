@@ -153,6 +153,20 @@ def test_load_sets_values_of_the_programs_own_objects(state, tmp_path, monkeypat
     assert (COMMAND, state.optimizer.count) == ("of the run", 3)
 
 
+def test_loaded_values_fill_the_programs_objects_and_share_what_they_shared(state, tmp_path):
+    model, shared, array = state.roots["model"], [1, 2], np.ones(2)
+    model.newest, model.all, model.array = [], {"newest": None}, np.zeros(2)
+    newest, own = model.newest, model.array
+    saved = [
+        [root("model", ("attribute", "all")), {"newest": shared, "arrays": [array]}],
+        [root("model", ("attribute", "newest")), shared],
+        [root("model", ("attribute", "array")), array],
+    ]
+    load(state, tmp_path, pack(contents(*saved)))
+    assert model.newest is newest is model.all["newest"] and newest == [1, 2]
+    assert model.array is own is model.all["arrays"][0] and equal(own, np.ones(2))
+
+
 HOSTILE = {
     "a function's globals": root("step", ("part", "__globals__"), ("item", "COMMAND")),
     "a global that the step does not name": root("step", ("global", "HOSTILE")),
