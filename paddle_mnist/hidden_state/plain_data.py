@@ -378,7 +378,10 @@ def as_bytes(buffer: Any) -> bytes:
 
 def _as_bits(values: np.ndarray) -> np.ndarray:
     """Return an array as bytes, because NaN != NaN and 0.0 == -0.0."""
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    values = np.ascontiguousarray(values).reshape(-1)
+    if values.dtype.char in "gG":  # np.longdouble, whose padding may be uninitialized
+        return np.frombuffer(repr(values.tolist()).encode(), np.uint8)
+    return values.view(np.uint8)
 
 
 # ------------------------------------------------------------------ generators of random numbers

@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.packing import STRUCTURE, pack, unpack
-from paddle_mnist.hidden_state.plain_data import copied, equal, is_plain
+from paddle_mnist.hidden_state.plain_data import copied, digest_of, equal, is_plain
 
 Named = collections.namedtuple("Named", "points reward")
 GENERATORS = [
@@ -74,6 +74,15 @@ def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
         map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
     )
     assert not is_plain(np.longdouble(1)) and not is_plain(np.ma.masked_all(2, "longdouble"))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="the bytes have no padding")
+def test_padding_of_longdouble_does_not_count():
+    array = np.arange(2, dtype=np.longdouble)
+    other = array.copy()
+    other.view(np.uint8)[10:16] = 7
+    assert np.array_equal(array, other) and equal(array, other)
+    assert digest_of(array) == digest_of(other) != digest_of(array + 1)
 
 
 def test_array_in_two_places_comes_back_as_one_array():
