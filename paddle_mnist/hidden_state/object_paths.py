@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -33,8 +33,6 @@ from paddle_mnist.system.arrays import is_tensor
 DATA = (*SCALARS, *DEFINED, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
 MODE = ("attribute", "training")
 MOST_EDGES = 60  # on the path to a value
-
-Value = TypeVar("Value")
 
 
 class Place(NamedTuple):
@@ -192,13 +190,4 @@ def held_by(places: Iterable[Place]) -> dict[str, Any]:
             found.setdefault(name_of(place.value), {})[id(place.value)] = place.value
     return {
         name: value for name, same in found.items() if len(same) == 1 for value in same.values()
-    }
-
-
-def topmost(values: Mapping[ObjectPath, Value]) -> dict[ObjectPath, Value]:
-    """Return the values that are not below another one of them."""
-    return {
-        path: value
-        for path, value in values.items()
-        if not any(path[:length] in values for length in range(1, len(path)))
     }

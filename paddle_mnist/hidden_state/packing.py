@@ -40,6 +40,8 @@ from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
 LATER = "later"  # the entry that says whether version 1.0 did not know the nodes; not for files
+# The errors that damaged data cause.
+_DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
 DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 
 
@@ -72,14 +74,7 @@ def unpack(
     """
     try:
         return _Unpacker(packed, parameters, held).value(json.loads(packed[STRUCTURE]))
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except _DAMAGE as error:
         raise CheckpointError(
             f"{origin}: holds values that cannot be read ({type(error).__name__}: {error!s:.100}); "
             "expected those of this training; use another checkpoint"

@@ -33,7 +33,7 @@ from paddle import nn
 
 from paddle_mnist.hidden_state import object_graph
 from paddle_mnist.hidden_state.object_graph import ObjectPath, child, describe_path
-from paddle_mnist.hidden_state.object_paths import Place, find, topmost, walk
+from paddle_mnist.hidden_state.object_paths import Place, find, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     ATOMS,
@@ -331,6 +331,10 @@ class Snapshot:
         """Return the values that have changed, except internal ones; only the topmost paths."""
         current = {place.path: place for place in self._walk([]) if not place.is_internal}
         changed: dict[ObjectPath, Change] = {}
+
+        def is_below_another(path: ObjectPath) -> bool:  # which was found before it
+            return any(path[:length] in changed for length in range(1, len(path)))
+
         for path, kept in self._kept.items():
             if kept.place.is_internal:
                 continue
@@ -340,11 +344,12 @@ class Snapshot:
             if now is kept.value and type(now) in ATOMS:
                 continue
             is_elsewhere = place is not None and place.is_alias and now is not kept.value
-            if is_elsewhere or kept.differs(now):
+            if (is_elsewhere or kept.differs(now)) and not is_below_another(path):
                 changed[path] = Change(path, str(kept), _show(now))
         for path, place in current.items():
-            changed[path] = Change(path, "nothing", _show(place.value))
-        return list(topmost(changed).values())
+            if not is_below_another(path):
+                changed[path] = Change(path, "nothing", _show(place.value))
+        return list(changed.values())
 
     def restore(self, internals: bool = True) -> None:
         """Restore all values, and remove the gradients of parameters.
