@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Protocol, Union
 import numpy as np
 
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.system.arrays import SAVED_DTYPES
 from paddle_mnist.system.regular_files import open_to_read
 
-_DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _MAX_AXES = 32  # of an array, as in NumPy 1
 _MAX_DEPTH = 8  # of nested containers; a state_dict has 2
@@ -103,7 +103,7 @@ class _Dtype:
     """A dtype that is being built: the call names it, BUILD sets its byte order."""
 
     def __init__(self, code: Any, _align: Any, _copy: Any):
-        is_known = isinstance(code, str) and code in _DTYPES
+        is_known = isinstance(code, str) and code in SAVED_DTYPES
         _refuse_unless(is_known, f"an array of dtype {_describe(code)}")
         self.dtype = np.dtype(code)
 

@@ -35,11 +35,23 @@ from paddle_mnist.system.arrays import is_tensor
 Edge = tuple[str, Any]
 # The first edge, of kind "root", names the object where the path begins.
 ObjectPath = tuple[Edge, ...]
+Link = tuple[Edge, Any]  # an edge, and the value to which it leads
 
 MOST_MODULES = 3  # between the code and a value, as in `package.module.value`
+WITH_INTERNALS = (nn.Layer, LRScheduler, paddle.optimizer.Optimizer)
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 _SEQUENCES = (list, tuple, collections.deque)
+# What Python's own objects with code consist of.
+_PARTS: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__self__", "__func__"),
+    functools.partial: ("func", "args", "keywords"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+    functools._lru_cache_wrapper: ("__wrapped__",),
+}
 # Attributes of Paddle's optimizers that their state_dict omits and that a step may change.
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
 # Attributes that Paddle's layers set when they are called, some by the device.
@@ -76,97 +88,93 @@ def identity(path: ObjectPath) -> str:
     return " ".join(f"{kind}:{key.name if is_tensor(key) else repr(key)}" for kind, key in path)
 
 
-def edges(value: Any) -> Iterator[Edge]:
-    """Yield the edges to all values that a value holds directly."""
-    if is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`
-        own = getattr(value, "__dict__", ())
-        yield from (("attribute", name) for name in OF_PARAMETERS if name in own)
-        return
+def links(value: Any) -> Iterator[Link]:
+    """Yield the values that a value holds directly, each with the edge to it."""
     if isinstance(value, enum.Enum):
-        yield "part", "__class__"
+        yield ("part", "__class__"), type(value)
+        return
+    if is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`
+        own = getattr(value, "__dict__", {})
+        yield from ((("attribute", name), own[name]) for name in OF_PARAMETERS if name in own)
         return
     if is_leaf(value):
         return
-    if isinstance(value, dict):
-        yield from (("item", key) for key in list(value))
+    if isinstance(value, dict):  # not by its own `items`, which may change it
+        yield from ((("item", key), item) for key, item in list(dict.items(value)))
     elif isinstance(value, np.ndarray):  # of objects
-        yield from (("item", number) for number in range(value.size))
+        yield from ((("item", number), item) for number, item in enumerate(value.flat))
     elif isinstance(value, _SEQUENCES):
-        yield from (("item", number) for number in range(len(value)))
-    elif isinstance(value, types.MethodType):
-        yield from (("part", name) for name in ("__self__", "__func__"))
-    elif isinstance(value, functools.partial):
-        yield from (("part", name) for name in ("func", "args", "keywords"))
-    elif isinstance(value, (staticmethod, classmethod)):
-        yield "part", "__func__"
-    elif isinstance(value, property):
-        yield from (("part", name) for name in ("fget", "fset", "fdel"))
-    elif isinstance(value, functools.cached_property):
-        yield "part", "func"
-    elif isinstance(value, functools._lru_cache_wrapper):
-        yield "part", "__wrapped__"
+        yield from ((("item", number), item) for number, item in enumerate(list(value)))
     elif isinstance(value, nn.Layer):
         for part in LAYER_PARTS:
-            yield from (("attribute", name) for name in vars(value)[part])
+            yield from _attributes(vars(value)[part])
         for name in _HOOKS:
-            yield from (("hook", (name, number)) for number in range(len(getattr(value, name))))
-    yield from own_edges(value)
+            hooks = list(getattr(value, name).values())
+            yield from ((("hook", (name, number)), hook) for number, hook in enumerate(hooks))
+    else:
+        for name in _PARTS.get(type(value), ()):
+            yield ("part", name), getattr(value, name)
+    yield from own_links(value)
     if isinstance(value, type):
         if is_users(value.__module__):
-            yield "part", "__bases__"
+            yield ("part", "__bases__"), value.__bases__
     elif is_users(type(value).__module__):
-        yield "part", "__class__"
+        yield ("part", "__class__"), type(value)
 
 
-def own_edges(value: Any) -> Iterator[Edge]:
-    """Yield the edges to values that have names and can be replaced, but not to items."""
+def own_links(value: Any) -> Iterator[Link]:
+    """Yield the values that have names and can be replaced, but not items, each with its edge."""
     if isinstance(value, types.FunctionType):
         if is_users(value.__module__):
-            yield from _edges_of_function(value)
+            yield from _links_of_function(value)
     elif isinstance(value, type):
         if is_users(value.__module__) and not issubclass(value, enum.Enum):
-            yield from _edges_of_class(value)
+            yield from _links_of_class(value)
     elif isinstance(value, nn.Layer):
         kept = _internals(nn.Layer) - {"training"}
-        yield from (("attribute", name) for name in list(vars(value)) if name not in kept)
+        yield from _attributes({k: v for k, v in vars(value).items() if k not in kept})
     elif is_entered(value):
-        names = [*attributes_of(value)]
         opened = _opened_by_bases(type(value))
-        own = [name for name in names if name not in opened]
-        yield from (("attribute", name) for name in own)
+        yield from _attributes({k: v for k, v in attributes_of(value).items() if k not in opened})
 
 
-def _edges_of_function(function: types.FunctionType) -> Iterator[Edge]:
-    yield from (("attribute", name) for name in list(vars(function)))
-    yield from (("variable", name) for name in function.__code__.co_freevars)
-    yield from (("default", name) for name in _defaults(function))
-    names = _names_in(function.__code__, "GLOBAL")
-    attributes = _names_in(function.__code__, "ATTR", "METHOD")
-    yield from (("global", name) for name in _globals(function.__globals__, names, attributes))
+def _attributes(values: Mapping[str, Any]) -> Iterator[Link]:
+    return ((("attribute", name), value) for name, value in list(values.items()))
+
+
+def _links_of_function(function: types.FunctionType) -> Iterator[Link]:
+    code = function.__code__
+    yield from _attributes(vars(function))
+    for name in code.co_freevars:
+        yield ("variable", name), child(function, ("variable", name))
+    defaults = {**_positional_defaults(function), **(function.__kwdefaults__ or {})}
+    yield from ((("default", name), value) for name, value in defaults.items())
+    names, attributes = _names_in(code, "GLOBAL"), _names_in(code, "ATTR", "METHOD")
+    yield from _globals(function.__globals__, names, attributes)
 
 
 def _globals(
     namespace: Mapping[str, Any], names: Iterable[str], attributes: Sequence[str], prefix: str = ""
-) -> Iterator[str]:
-    """Yield those names in a module, and in the modules that it uses, that may hold state.
+) -> Iterator[Link]:
+    """Yield what may hold state in a module, and in the modules that it uses.
 
-    attributes: the names of other modules' values that the code uses.
+    names, attributes: of the module's values that code uses, and of other modules' values.
     """
     for name in names:
         value = namespace.get(name, ABSENT)
         if not isinstance(value, types.ModuleType):
             if value is not ABSENT and _is_of_interest(value):
-                yield prefix + name
+                yield ("global", prefix + name), value
         elif is_users(value.__name__) and prefix.count(".") < MOST_MODULES:
             yield from _globals(vars(value), attributes, attributes, f"{prefix}{name}.")
 
 
-def _edges_of_class(kind: type) -> Iterator[Edge]:
+def _links_of_class(kind: type) -> Iterator[Link]:
     for name, member in list(vars(kind).items()):
         is_function = isinstance(member, (types.FunctionType, staticmethod, classmethod))
         is_ours = not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType))
         if is_function or (is_ours and not name.startswith("__")):
-            yield "attribute", name
+            yield ("attribute", name), member
 
 
 def _is_of_interest(value: Any) -> bool:
@@ -205,25 +213,15 @@ def child(value: Any, edge: Edge) -> Any:
     """Return the value to which an edge leads; ABSENT if there is none."""
     kind, key = edge
     try:
-        if kind == "item":  # not by the `__getitem__` of a subclass, which may change it
-            if isinstance(value, dict):
-                return dict.get(value, key, ABSENT)
-            return value.flat[key] if isinstance(value, np.ndarray) else value[key]
-        if kind == "hook":
-            return list(getattr(value, key[0]).values())[key[1]]
-        if kind == "variable":
-            return _cell(value, key).cell_contents
-        if kind == "default":
-            return _defaults(value)[key]
-        if kind == "global":
-            namespace, name = _namespace_of_global(value, key)
-            return namespace[name]
         if kind == "part":
             return getattr(value, key)
-        if isinstance(value, type):
-            return vars(value)[key]
-        namespace = _namespace(value, key)
-        return namespace[key] if key in namespace else getattr(value, key)
+        if kind == "variable":
+            return _cell(value, key).cell_contents
+        if kind == "item" and isinstance(value, dict):
+            return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
+        namespace, key = _namespace(value, edge)
+        is_inherited = kind == "attribute" and key not in namespace and not isinstance(value, type)
+        return getattr(value, key) if is_inherited else namespace[key]
     except (LookupError, AttributeError, TypeError, ValueError):  # ValueError: of an empty cell
         return ABSENT
 
@@ -238,40 +236,38 @@ def assign(value: Any, edge: Edge, new: Any) -> None:
         elif child(value, edge) is not ABSENT:
             del cell.cell_contents
     elif kind == "default" and key not in (value.__kwdefaults__ or {}):
-        value.__defaults__ = tuple({**_positional_defaults(value), key: new}.values())
+        value.__defaults__ = tuple({**_namespace(value, edge)[0], key: new}.values())
     elif kind == "attribute" and (isinstance(value, type) or key in slots_of(type(value))):
         delattr(value, key) if new is ABSENT else setattr(value, key, new)
     else:
         # The dictionary itself: a Layer's __setattr__ would register a tensor.
-        if kind == "item":
-            namespace: Any = value.flat if isinstance(value, np.ndarray) else value
-        elif kind == "default":
-            namespace = value.__kwdefaults__
-        elif kind == "global":
-            namespace, key = _namespace_of_global(value, key)
-        else:
-            namespace = _namespace(value, key)
+        namespace, key = _namespace(value, edge)
         if new is not ABSENT:
             namespace[key] = new
         elif key in namespace:
             del namespace[key]
 
 
-def _namespace(value: Any, key: Any) -> dict[str, Any]:
-    """Return the dictionary that holds, or would hold, an attribute."""
+def _namespace(value: Any, edge: Edge) -> tuple[Any, Any]:
+    """Return what holds, or would hold, the value to which an edge leads, and its key there."""
+    kind, key = edge
+    if kind == "item":
+        return (value.flat if isinstance(value, np.ndarray) else value), key
+    if kind == "hook":
+        return list(getattr(value, key[0]).values()), key[1]
+    if kind == "default":
+        keywords = value.__kwdefaults__ or {}
+        return (keywords if key in keywords else _positional_defaults(value)), key
+    if kind == "global":
+        *modules, name = key.split(".")
+        namespace = value.__globals__
+        for module in modules:
+            namespace = vars(namespace[module])
+        return namespace, name
     own = getattr(value, "__dict__", {})
     if isinstance(value, nn.Layer):
-        return next((own[part] for part in LAYER_PARTS if key in own[part]), own)
-    return own
-
-
-def _namespace_of_global(function: Any, name: str) -> tuple[dict[str, Any], str]:
-    """Return the dictionary of the module that holds a global, and its name there."""
-    *modules, own = name.split(".")
-    namespace = function.__globals__
-    for module in modules:
-        namespace = vars(namespace[module])
-    return namespace, own
+        own = next((own[part] for part in LAYER_PARTS if key in own[part]), own)
+    return own, key
 
 
 def _cell(function: Any, name: str) -> Any:
@@ -279,14 +275,8 @@ def _cell(function: Any, name: str) -> Any:
 
 
 def _positional_defaults(function: Any) -> dict[str, Any]:
-    values = function.__defaults__ or ()
-    code = function.__code__
-    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
-    return dict(zip(names, values))
-
-
-def _defaults(function: Any) -> dict[str, Any]:
-    return {**_positional_defaults(function), **(function.__kwdefaults__ or {})}
+    values, code = function.__defaults__ or (), function.__code__
+    return dict(zip(code.co_varnames[code.co_argcount - len(values) :], values))
 
 
 def is_entered(value: Any) -> bool:

@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -21,10 +21,11 @@ from paddle_mnist.hidden_state.plain_data import (
     SCALARS,
     SETS,
     can_replace,
+    copied,
+    is_leaf,
     is_mutable,
     is_of_objects,
     name_of,
-    relink,
     replace_in_place,
 )
 from paddle_mnist.system.arrays import is_tensor
@@ -32,8 +33,6 @@ from paddle_mnist.system.arrays import is_tensor
 DATA = (*SCALARS, *DEFINED, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
 MODE = ("attribute", "training")
 MOST_EDGES = 60  # on the path to a value
-
-Value = TypeVar("Value")
 
 
 class Place(NamedTuple):
@@ -70,41 +69,41 @@ def walk(
     internal: list[Place] = []
     while stack or internal:
         place = (stack or internal).pop()
-        value = place.value
+        path, value, is_internal, _ = place
+        if type(value) in ATOMS:
+            yield place
+            continue
         if value is ABSENT or isinstance(value, types.ModuleType):
             continue
-        if id(value) in known or id(value) in seen:
-            yield place._replace(is_alias=True)
-            if id(value) in seen or not is_tensor(value):
+        is_seen = id(value) in seen
+        if is_seen or id(value) in known:
+            yield Place(path, value, is_internal, is_alias=True)
+            if is_seen or not is_tensor(value):
                 continue
-            seen.add(id(value))
         else:
-            if not isinstance(value, SCALARS):
-                seen.add(id(value))
             yield place
-        if type(value) in ATOMS:
-            continue
+        if not isinstance(value, SCALARS):
+            seen.add(id(value))
         is_large = _length(value) > most_items
-        if is_large or len(place.path) > MOST_EDGES:
+        if is_large or len(path) > MOST_EDGES:
             if skipped is not None:
                 size = f"{_length(value)} items" if is_large else "deeply nested"
-                skipped.append(f"{describe_path(place.path)} ({size})")
+                skipped.append(f"{describe_path(path)} ({size})")
             continue
         try:
-            below = [
-                Place(
-                    (*place.path, edge),
-                    child(value, edge),
-                    place.is_internal
-                    or object_graph.is_internal(value, edge)
-                    or (edge == MODE and place.path[0][1] == "model"),
-                )
-                for edge in object_graph.edges(value)
-            ]
+            below = [*object_graph.links(value)]
         except Exception:  # an object that cannot be examined, such as a proxy
             continue
-        for held in reversed(below):
-            (internal if held.is_internal else stack).append(held)
+        has_internals = isinstance(value, object_graph.WITH_INTERNALS)
+        for edge, held in reversed(below):
+            is_below = is_internal or (
+                has_internals
+                and (
+                    object_graph.is_internal(value, edge)
+                    or (edge == MODE and path[0][1] == "model")
+                )
+            )
+            (internal if is_below else stack).append(Place((*path, edge), held, is_below))
 
 
 def _length(value: Any) -> int:
@@ -118,6 +117,15 @@ def find(roots: Mapping[str, Any], path: ObjectPath) -> Any:
     """Return the value at a path; ABSENT if there is none."""
     (_, root), *rest = path
     return functools.reduce(child, rest, roots.get(root, ABSENT))
+
+
+def along(roots: Mapping[str, Any], path: ObjectPath) -> Iterator[tuple[ObjectPath, Any]]:
+    """Yield each beginning of a path, the path itself last, with the value that is there."""
+    value = roots.get(path[0][1], ABSENT)
+    yield path[:1], value
+    for length in range(1, len(path)):
+        value = child(value, path[length])
+        yield path[: length + 1], value
 
 
 def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
@@ -154,21 +162,24 @@ def put(roots: Mapping[str, Any], values: Iterable[tuple[ObjectPath, Any]]) -> N
     What the program holds changes in place, and what is in several of the values stays one object.
     """
     values = list(values)
-    taken: dict[int, Any] = {}  # the objects that the program holds, by the `id` of the new ones
+    kept: dict[int, Any] = {}  # the objects that the program keeps, by the `id` of the new ones
     ids: set[int] = set()
     for path, new in values:
         current = find(roots, path)
         is_free = not {id(new), id(current)} & ids
         if is_mutable(new) and is_free and can_replace(current, new):
-            taken[id(new)] = current
+            kept[id(new)] = current
             ids |= {id(new), id(current)}
     for path, new in values:
-        parent, current = find(roots, path[:-1]), taken.get(id(new), new)
-        relink(new, taken)
+        parent, current = find(roots, path[:-1]), kept.pop(id(new), new)
+        made = new if is_leaf(new) else copied(new, kept)
         if current is not new:
-            replace_in_place(current, new)
-        if child(parent, path[-1]) is not current:
-            object_graph.assign(parent, path[-1], current)
+            replace_in_place(current, made)
+            made = current
+        if is_mutable(new):
+            kept[id(new)] = made
+        if child(parent, path[-1]) is not made:
+            object_graph.assign(parent, path[-1], made)
 
 
 def held_by(places: Iterable[Place]) -> dict[str, Any]:
@@ -179,13 +190,4 @@ def held_by(places: Iterable[Place]) -> dict[str, Any]:
             found.setdefault(name_of(place.value), {})[id(place.value)] = place.value
     return {
         name: value for name, same in found.items() if len(same) == 1 for value in same.values()
-    }
-
-
-def topmost(values: Mapping[ObjectPath, Value]) -> dict[ObjectPath, Value]:
-    """Return the values that are not below another one of them."""
-    return {
-        path: value
-        for path, value in values.items()
-        if not any(path[:length] in values for length in range(1, len(path)))
     }

@@ -7,7 +7,7 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
 from paddle_mnist.nn.state_dict import require_match, without_name_table
@@ -43,6 +43,19 @@ def require_distinct_names(model: nn.Layer, optimizer: paddle.optimizer.Optimize
         raise ConfigError(
             "two parameters have one name, so the optimizer would mix up their states; give "
             "each model layers of its own, and create layers outside unique_name.guard"
+        )
+
+
+def require_trained(parameters: Parameters, optimizers: Collection[Any]) -> None:
+    """Raise ConfigError if there are parameters that no optimizer has."""
+    trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
+    untrained = [name for name, parameter in parameters.items() if id(parameter) not in trained]
+    if untrained:
+        raise ConfigError(
+            f"no optimizer has {listed(untrained)}, so they would never be trained; freeze them "
+            "with stop_gradient=True, or add them to an optimizer: to the one passed to fit (a "
+            "function gets the model's parameters, then the loss's, and may add others) or to one "
+            "in state"
         )
 
 

@@ -36,10 +36,12 @@ from paddle_mnist.hidden_state.plain_data import (
     spelled_dtype,
     typecode,
 )
-from paddle_mnist.system.arrays import as_array, is_tensor
+from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
 LATER = "later"  # the entry that says whether version 1.0 did not know the nodes; not for files
+# The errors that damaged data cause.
+_DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
 DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 
 
@@ -72,26 +74,11 @@ def unpack(
     """
     try:
         return _Unpacker(packed, parameters, held).value(json.loads(packed[STRUCTURE]))
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except _DAMAGE as error:
         raise CheckpointError(
             f"{origin}: holds values that cannot be read ({type(error).__name__}: {error!s:.100}); "
             "expected those of this training; use another checkpoint"
         ) from error
-
-
-def copied(value: Any, held: Mapping[str, Any] = {}) -> Any:
-    """Return a deep copy of plain data, as saving and loading would.
-
-    What is referenced twice is copied once.
-    """
-    return unpack(pack(value), None, "a copy", held)
 
 
 class _Packer:
@@ -118,7 +105,7 @@ class _Packer:
             return value
         if is_tensor(value):
             return {"tensor": [self.shared(value), bool(value.stop_gradient)]}
-        if type(value) is np.ndarray and value.dtype.kind in "biufc":
+        if type(value) is np.ndarray and is_saved_dtype(value.dtype):
             return {"array": self.shared(value)}
         if isinstance(value, np.generic):
             return {"scalar": self.number(as_array(value))}

@@ -7,6 +7,7 @@ plain attributes, as far as the program itself holds their definitions: `held`, 
 
 import array
 import collections
+import copy
 import enum
 import hashlib
 import random
@@ -16,8 +17,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 import numpy as np
+import paddle
 
-from paddle_mnist.system.arrays import as_array, is_tensor
+from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 # The types of most values: they hold no others, and the same object is the same value.
@@ -37,6 +39,7 @@ KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collect
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 SEEDS = "seed_sequence"  # of a NumPy generator, in its state
+_COMPOUND = (*GENERATORS, *BUFFERS, np.ma.MaskedArray)
 MAX_DEPTH = 8  # of containers in containers
 
 
@@ -82,9 +85,9 @@ def is_plain(
     """
     kind = type(value)
     if isinstance(value, np.generic):
-        return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
-    if kind is np.ma.MaskedArray and not value.dtype.hasobject:
-        return value.dtype.kind in "biufc" and value._fill_value is None and not value.hardmask
+        return is_saved_dtype(value.dtype)
+    if kind is np.ma.MaskedArray:
+        return is_saved_dtype(value.dtype) and value._fill_value is None and not value.hardmask
     if kind is np.ndarray and not value.dtype.hasobject:
         return bool(dtype_of(spelled_dtype(value.dtype)) == value.dtype)
     if is_tensor(value):
@@ -231,28 +234,45 @@ def replace_in_place(current: Any, new: Any) -> bool:
     return True
 
 
-def relink(value: Any, taken: Mapping[int, Any]) -> Any:
-    """Return the object in place of a value: that of its `id` in `taken`, or itself.
+def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
+    """Return a deep copy of plain data, in which what is referenced twice is one object again.
 
-    Do the same for all that it holds, in place.
+    copies: the copies so far, by the `id` of what they are copies of.
     """
+    copies = {} if copies is None else copies
+    kind = type(value)
+    if kind in ATOMS or value is ABSENT or isinstance(value, (*SCALARS, *DEFINED)):
+        return value
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, [copied(item, copies) for item in value])
+    if id(value) not in copies:
+        copies[id(value)] = _copied_object(value, copies)
+    return copies[id(value)]
+
+
+def _copied_object(value: Any, copies: dict[int, Any]) -> Any:
+    made: Any
+    if is_tensor(value):
+        return paddle.to_tensor(as_array(value), stop_gradient=value.stop_gradient)
+    if is_leaf(value):
+        made = copy.deepcopy(value)
+        if isinstance(value, np.random.Generator):  # before NumPy 1.25, a copy has other seeds
+            set_generator_state(made, generator_state(value))
+        return made
     if isinstance(value, dict):
+        made = copy.copy(value)
         for key, item in value.items():
-            value[key] = _linked(item, taken)
-    elif isinstance(value, (list, collections.deque)) or is_of_objects(value):
-        items = value.reshape(-1) if isinstance(value, np.ndarray) else value
-        for number, item in enumerate(items):
-            items[number] = _linked(item, taken)
-    elif isinstance(value, tuple):
-        items = [_linked(item, taken) for item in value]
-        return tuple.__new__(type(value), items)
-    elif not is_leaf(value) and is_mutable(value):
-        set_attributes(value, {k: _linked(v, taken) for k, v in attributes_of(value).items()})
-    return value
-
-
-def _linked(value: Any, taken: Mapping[int, Any]) -> Any:
-    return taken[id(value)] if id(value) in taken else relink(value, taken)
+            made[key] = copied(item, copies)
+    elif isinstance(value, (list, collections.deque, np.ndarray)):
+        made = copy.copy(value)
+        items = made.reshape(-1) if isinstance(value, np.ndarray) else made
+        if not {*map(type, items)} <= ATOMS:
+            for number, item in enumerate(items):
+                items[number] = copied(item, copies)
+    else:  # an object, made without the code of its class
+        made = object.__new__(type(value))
+        set_attributes(made, {k: copied(v, copies) for k, v in attributes_of(value).items()})
+    return made
 
 
 def set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
@@ -278,19 +298,12 @@ def equal(value: Any, other: Any) -> bool:
     """Return whether two values of plain data are equal: arrays bit for bit, and NaN to NaN."""
     if type(value) is not type(other):
         return False
-    if isinstance(value, np.ma.MaskedArray):
-        masks = mask_of(value), mask_of(other)
-        return equal(*masks) and equal(value.data, other.data)
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return value.shape == other.shape and equal(value.ravel().tolist(), other.ravel().tolist())
+    if isinstance(value, _COMPOUND) or _has_objects(value):
+        return equal(_taken_apart(value), _taken_apart(other))
     if isinstance(value, np.ndarray) or is_tensor(value):
         first, second = as_array(value), as_array(other)
         is_alike = first.shape == second.shape and first.dtype == second.dtype
         return is_alike and np.array_equal(_as_bits(first), _as_bits(second))
-    if isinstance(value, GENERATORS):
-        return equal(generator_state(value), generator_state(other))
-    if isinstance(value, BUFFERS):
-        return typecode(value) == typecode(other) and as_bytes(value) == as_bytes(other)
     if isinstance(value, dict):
         return list(value) == list(other) and all(equal(value[key], other[key]) for key in value)
     if isinstance(value, (list, tuple, collections.deque)):
@@ -298,15 +311,28 @@ def equal(value: Any, other: Any) -> bool:
     return bool(value == other) or (value != value and other != other)  # NaN
 
 
+def _has_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and bool(value.dtype.hasobject)
+
+
+def _taken_apart(value: Any) -> Any:
+    """Return what a value of one of the types `_COMPOUND`, or an array of objects, consists of."""
+    if isinstance(value, GENERATORS):
+        return generator_state(value)
+    if isinstance(value, BUFFERS):
+        return [typecode(value), as_bytes(value)]
+    if isinstance(value, np.ma.MaskedArray):
+        return [value.data, mask_of(value)]
+    return [value.shape, value.ravel().tolist()]
+
+
 def add_to_digest(digest: Any, value: Any) -> None:
     """Add the bits of plain data to a digest."""
-    if isinstance(value, GENERATORS):
-        value = generator_state(value)
     digest.update(type(value).__name__.encode())
     if isinstance(value, np.ma.MaskedArray):
-        value = [value.filled(0), mask_of(value)]
-    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
-        value = value.ravel().tolist()
+        value = [value.filled(0), mask_of(value)]  # what is masked may be uninitialized
+    elif isinstance(value, _COMPOUND) or _has_objects(value):
+        value = _taken_apart(value)
     if isinstance(value, np.ndarray) or is_tensor(value):
         values = as_array(value)
         digest.update(f"{values.dtype} {values.shape}".encode())
@@ -322,7 +348,7 @@ def add_to_digest(digest: Any, value: Any) -> None:
         digest.update(repr(sorted(value, key=repr)).encode())
     elif isinstance(value, types.FunctionType):
         digest.update(name_of(value).encode())
-    elif not isinstance(value, (*SCALARS, *BUFFERS, enum.Enum)):  # an object
+    elif not isinstance(value, (*SCALARS, enum.Enum)):  # an object
         add_to_digest(digest, attributes_of(value))
     else:
         digest.update(repr(value).encode())
@@ -352,7 +378,10 @@ def as_bytes(buffer: Any) -> bytes:
 
 def _as_bits(values: np.ndarray) -> np.ndarray:
     """Return an array as bytes, because NaN != NaN and 0.0 == -0.0."""
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    values = np.ascontiguousarray(values).reshape(-1)
+    if values.dtype.char in "gG":  # np.longdouble, whose padding may be uninitialized
+        return np.frombuffer(repr(values.tolist()).encode(), np.uint8)
+    return values.view(np.uint8)
 
 
 # ------------------------------------------------------------------ generators of random numbers

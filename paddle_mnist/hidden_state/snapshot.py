@@ -1,4 +1,24 @@
-"""Take snapshots of all reachable values, list the changes, and restore the values."""
+"""Take snapshots of all reachable values, list the changes, and restore the values.
+
+What a snapshot keeps of a value depends on what it is:
+
+==================================  =============  =========================  ================
+value                               kept as        a change is                restored
+==================================  =============  =========================  ================
+found before, on another path       `_Alias`       another object             no
+number, string, iterator            `_Copy`        another value or position  by what holds it
+array, tensor, set, generator, ...  `_Copy`        other contents             in place
+large array of a layer or an        `_Digest`      another SHA-256            no
+optimizer, with `keeps_digests`
+array beyond the limits, or tensor  `_Unexamined`  whether it has memory      no
+without memory
+container, layer, object, function  `_Contents`    another object, or         items, attributes
+                                                   another order of a dict
+==================================  =============  =========================  ================
+
+What a container or an object holds are values on paths of their own, so `_Contents` compares only
+the object itself. All of them also compare the type of the value, and of tensors `stop_gradient`.
+"""
 
 import collections
 import operator
@@ -12,8 +32,8 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.hidden_state import object_graph
-from paddle_mnist.hidden_state.object_graph import Edge, ObjectPath, child, describe_path
-from paddle_mnist.hidden_state.object_paths import Place, find, topmost, walk
+from paddle_mnist.hidden_state.object_graph import ObjectPath, child, describe_path
+from paddle_mnist.hidden_state.object_paths import Place, find, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     ATOMS,
@@ -51,176 +71,157 @@ class Change(NamedTuple):
     now: str
 
 
-class _Contents(NamedTuple):
-    """The contents of an object: attributes by edge, and its containers, each with a copy."""
-
-    attributes: Mapping[Edge, Any]
-    containers: list[tuple[Any, Any]]
+# ------------------------------------------------------------------ what is kept of a value
 
 
-class _Saved(NamedTuple):
-    """A value in a snapshot.
+class _Unexamined:
+    """A value of which nothing is kept; the base class of all that is kept.
 
-    copy: a copy to compare with and to restore; the SHA-256 of an array that is not copied; ABSENT
-        for an alias, and for an array that is not examined.
-    is_frozen: whether it is a tensor with stop_gradient=True.
+    place: of the value. is_frozen: whether the value is a tensor with stop_gradient=True.
     """
 
-    place: Place
-    copy: Any
-    is_frozen: bool
+    def __init__(self, place: Place):
+        self.place, self.value = place, place.value
+        self.is_frozen = is_tensor(place.value) and place.value.stop_gradient
+
+    def differs(self, now: Any) -> bool:
+        """Return whether the value that is at the same path now is another one."""
+        if type(now) is not type(self.value):
+            return True
+        return (is_tensor(now) and now.stop_gradient != self.is_frozen) or self._differs(now)
+
+    def _differs(self, now: Any) -> bool:
+        return _has_bytes(now) != _has_bytes(self.value)
+
+    def restore(self) -> None:
+        """Give the value its former contents, as far as they are kept."""
+
+    def __str__(self) -> str:
+        return _show(self.value)
 
 
-@dataclass
-class Snapshot:
-    """The current state of all values that some roots hold.
+class _Alias(_Unexamined):
+    def differs(self, now: Any) -> bool:
+        return now is not self.value
 
-    roots: objects by name. known: the `id` of tensors to leave out, because they are saved and
-        restored separately.
-    most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
-    is_state: whether to copy an array of any size.
-    keeps_digests: keep the SHA-256 of large arrays instead of copies, and leave out values that
-        Paddle itself manages; then nothing can be restored.
-    skipped: (attribute) the names of objects that exceed the limits.
-    """
 
-    roots: Mapping[str, Any]
-    known: Collection[int] = frozenset()
-    most_items: int = MOST_ITEMS
-    most_bytes: int = field(default_factory=lambda: MOST_BYTES)
-    is_state: Callable[[Place], bool] = lambda place: False
-    keeps_digests: bool = False
-    skipped: list[str] = field(default_factory=list, init=False)
+class _Digest(_Unexamined):
+    def __init__(self, place: Place):
+        super().__init__(place)
+        self.digest = digest_of(self.value)
 
-    def __post_init__(self) -> None:
-        self._room = self.most_bytes
-        self._saved: dict[
-            ObjectPath, _Saved
-        ] = {}  # keeps values alive, so that each `id` is unique
-        self._places: dict[ObjectPath, Place] = {}
-        self._ids: set[int] = set()
-        self.extend()
+    def _differs(self, now: Any) -> bool:
+        return not _has_bytes(now) or digest_of(now) != self.digest
 
-    def extend(self) -> None:
-        """Add the values that did not exist before, as they are now."""
-        for place in list(self._walk(self.skipped)):
-            path, value, is_internal, is_alias = place
-            if path in self._saved or (is_alias and is_internal):
-                continue
-            if not is_alias:
-                self._ids.add(id(value))
-            self._places[path] = place
-            copy = ABSENT if is_alias else self._copy(place)
-            self._saved[path] = _Saved(place, copy, is_tensor(value) and value.stop_gradient)
 
-    def iterators(self) -> list[str]:
-        """Return the paths of iterators, whose position cannot be read."""
-        found = [place for place in self.places().values() if not place.is_alias]
-        return [describe_path(place.path) for place in found if is_iterator(place.value)]
+class _Copy(_Unexamined):
+    """copy: of an array's values, or what `_data` returns for anything else."""
 
-    def places(self) -> dict[ObjectPath, Place]:
-        """Return the values in the snapshot by path, including aliases."""
-        return self._places
-
-    def changes(self) -> list[Change]:
-        """Return the values that have changed, except internal ones; only the topmost paths."""
-        current = {place.path: place for place in self._walk([]) if not place.is_internal}
-        changed: dict[ObjectPath, Change] = {}
-        for path, saved in self._saved.items():
-            if saved.place.is_internal:
-                continue
-            # One that the walk does not yield now is gone, or below an alias.
-            place = current.pop(path, None)
-            now = place.value if place else find(self.roots, path)
-            if now is saved.place.value and type(now) in ATOMS:
-                continue
-            is_elsewhere = place is not None and place.is_alias and now is not saved.place.value
-            if is_elsewhere or self._differs(saved, now):
-                changed[path] = Change(path, _show(saved.place.value, saved.copy), _show(now))
-        for path, place in current.items():
-            changed[path] = Change(path, "nothing", _show(place.value))
-        return list(topmost(changed).values())
-
-    def restore(self, internals: bool = True) -> None:
-        """Restore all values, and remove the gradients of parameters.
-
-        internals: whether to restore values that Paddle itself manages, too.
-        """
-        for place, copy, is_frozen in self._saved.values():
-            value = place.value
-            if not place.is_alias and (internals or not place.is_internal):
-                _restore(value, copy)
-            if is_tensor(value):
-                value.stop_gradient = is_frozen
-                if not is_frozen or hasattr(value, "trainable"):  # a parameter
-                    remove_gradient(value)
-
-    def _walk(self, skipped: list[str]) -> Iterator[Place]:
-        places = walk(self.roots, self.known, self.most_items, skipped)
-        return (place for place in places if not (self.keeps_digests and place.is_internal))
-
-    def _copy(self, place: Place) -> Any:
-        """Return a copy of a value, to compare it with and to restore it."""
+    def __init__(self, place: Place):
+        super().__init__(place)
         value = place.value
-        if not isinstance(value, ARRAYS) or is_of_objects(value):
-            return _data(value) if is_leaf(value) or is_iterator(value) else _contents(value)
-        if not _has_bytes(value):
-            return ABSENT
-        size = nbytes(value)
-        if self.is_state(place):
-            if self.keeps_digests and size > LARGE and not isinstance(value, BUFFERS):
-                return digest_of(value)
-        elif size > self._room:
-            self.skipped.append(f"{describe_path(place.path)} ({size / 2**20:.0f} MiB)")
-            return ABSENT
+        self.copy: Any
+        if type(value) in ATOMS:
+            self.copy = value
+        elif isinstance(value, BUFFERS):
+            self.copy = value[:]
+        elif type(value) is np.ndarray or is_tensor(value):
+            self.copy = copied_array(value)
         else:
-            self._room -= size
-        if isinstance(value, BUFFERS):
-            return value[:]
-        return (
-            copied_array(value) if type(value) is np.ndarray or is_tensor(value) else value.copy()
+            self.copy = value.copy() if isinstance(value, np.ndarray) else _data(value)
+
+    def _differs(self, now: Any) -> bool:
+        return not _has_bytes(now) or not equal(_data(now), self.copy)
+
+    def restore(self) -> None:
+        value, copy = self.value, self.copy
+        if isinstance(value, GENERATORS):
+            set_generator_state(value, copy)
+        elif isinstance(value, (set, *ARRAYS)) and self._differs(value):
+            replace_in_place(value, paddle.to_tensor(copy) if is_tensor(value) else copy)
+
+    def __str__(self) -> str:
+        return _show(self.value, self.copy)
+
+
+class _Contents(_Unexamined):
+    """attributes: of an object, by edge. containers: those that it consists of, with copies.
+
+    snapshot: the `id` of all values in the snapshot.
+    """
+
+    def __init__(self, place: Place, snapshot: Collection[int]):
+        super().__init__(place)
+        value, self.snapshot = place.value, snapshot
+        self.attributes = dict(object_graph.own_links(value))
+        containers = (
+            [value] if isinstance(value, (dict, list, collections.deque, np.ndarray)) else []
         )
+        if isinstance(value, nn.Layer):
+            # Together, since assigning a tensor moves an attribute from one of them to another.
+            names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
+            containers = [vars(value), *(vars(value)[name] for name in names)]
+        self.containers = [(container, _copied_container(container)) for container in containers]
 
-    def _differs(self, saved: _Saved, now: Any) -> bool:
-        before, copy = saved.place.value, saved.copy
-        if saved.place.is_alias:
-            return now is not before
-        if type(now) is not type(before):
-            return True
-        if is_tensor(now) and now.stop_gradient != saved.is_frozen:
-            return True
-        if isinstance(copy, _Contents):
-            if isinstance(before, dict):  # its items are compared separately, but not their order
-                ((_, kept),) = copy.containers
-                return set(now) == set(kept) and list(now) != list(kept)
-            return now is not before and self._is_another(before, now)
-        if isinstance(before, ARRAYS):
-            if copy is ABSENT or not _has_bytes(now):
-                return copy is not ABSENT or _has_bytes(now) != _has_bytes(before)
-            if isinstance(copy, str):
-                return digest_of(now) != copy
-        return not equal(_data(now), copy)
-
-    def _is_another(self, before: Any, now: Any) -> bool:
-        """Return whether an object was replaced by another that is not equal to it.
-
-        New objects of types that are entered are compared by their contents.
-        """
+    def _differs(self, now: Any) -> bool:
+        before = self.value
+        if isinstance(before, dict):
+            ((_, kept),) = self.containers
+            return set(now) == set(kept) and list(now) != list(kept)
+        if now is before or isinstance(before, CONTAINERS):
+            return False
         if isinstance(before, types.FunctionType):
             return now.__code__ is not before.__code__
-        if isinstance(before, CONTAINERS):
-            return False
+        # A new object of a type that is entered is compared by its contents.
         if object_graph.is_entered(before) or isinstance(before, nn.Layer):
-            return id(now) in self._ids
+            return id(now) in self.snapshot
         try:
             return not bool(now == before)
         except Exception:  # whatever the objects raise
             return True
 
+    def restore(self) -> None:
+        present = dict(object_graph.own_links(self.value))
+        for edge in {**self.attributes, **present}:
+            before = self.attributes.get(edge, ABSENT)
+            if child(self.value, edge) is not before:
+                object_graph.assign(self.value, edge, before)
+        for container, copy in self.containers:
+            now, kept = _items(container), _items(copy)
+            if isinstance(container, np.ndarray):
+                container[...] = copy
+            elif len(now) != len(kept) or any(map(operator.is_not, now, kept)):
+                container.clear()
+                container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
-def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
-    """Return a snapshot of data, with low limits on its size."""
-    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
+
+def _copied_container(container: Any) -> Any:
+    if isinstance(container, dict):
+        return dict(container)
+    return container.copy() if isinstance(container, (set, np.ndarray)) else list(container)
+
+
+def _items(container: Any) -> list[Any]:
+    """Return the items of a container, and the keys of a dictionary."""
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
+
+
+def _has_bytes(value: Any) -> bool:
+    """Return whether a value has contents that can be copied, unlike a tensor without memory."""
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    return not is_tensor(value) or is_plain(value)
+
+
+def _data(value: Any) -> Any:
+    """Return a comparable value for data or an iterator."""
+    if is_tensor(value):
+        return as_array(value)
+    if isinstance(value, GENERATORS):
+        return generator_state(value)
+    if isinstance(value, SETS):
+        return set(value)
+    return _position(value) if is_iterator(value) else value
 
 
 def is_iterator(value: Any) -> bool:
@@ -239,79 +240,8 @@ def _position(iterator: Any) -> tuple[Any, ...]:
     return operator.length_hint(iterator, -1), repr(iterator)
 
 
-def _has_bytes(array: Any) -> bool:
-    """Return whether an array, a tensor or a buffer has values that can be copied."""
-    if isinstance(array, np.ndarray):
-        return not array.dtype.hasobject
-    return not is_tensor(array) or is_plain(array)
-
-
-def _data(value: Any) -> Any:
-    """Return a comparable value for data or an iterator."""
-    if is_tensor(value):
-        return as_array(value)
-    if isinstance(value, GENERATORS):
-        return generator_state(value)
-    if isinstance(value, SETS):
-        return set(value)
-    return _position(value) if is_iterator(value) else value
-
-
-def _contents(value: Any) -> _Contents:
-    """Return the contents of an object."""
-    attributes = {edge: child(value, edge) for edge in object_graph.own_edges(value)}
-    is_container = isinstance(value, (dict, list, collections.deque)) or is_of_objects(value)
-    containers = [value] if is_container else []
-    if isinstance(value, nn.Layer):
-        # Together, since assigning a tensor moves an attribute from one of them to another.
-        names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
-        containers = [vars(value), *(vars(value)[name] for name in names)]
-    return _Contents(
-        attributes, [(container, _copied_container(container)) for container in containers]
-    )
-
-
-def _copied_container(container: Any) -> Any:
-    if isinstance(container, dict):
-        return dict(container)
-    if isinstance(container, (set, np.ndarray)):
-        return container.copy()
-    return list(container)
-
-
-def _restore(value: Any, copy: Any) -> None:
-    """Restore the contents of a value from its copy."""
-    if isinstance(copy, _Contents):
-        _restore_contents(value, copy)
-    elif isinstance(value, GENERATORS):
-        set_generator_state(value, copy)
-    elif copy is ABSENT or not isinstance(value, (set, *ARRAYS)):
-        return
-    elif not _has_bytes(value) or not equal(_data(value), copy):
-        replace_in_place(value, paddle.to_tensor(copy) if is_tensor(value) else copy)
-
-
-def _restore_contents(value: Any, contents: _Contents) -> None:
-    for edge in {*contents.attributes, *object_graph.own_edges(value)}:
-        before = contents.attributes.get(edge, ABSENT)
-        if child(value, edge) is not before:
-            object_graph.assign(value, edge, before)
-    for container, copy in contents.containers:
-        now, kept = _items(container), _items(copy)
-        if isinstance(container, np.ndarray):
-            container[...] = copy
-        elif len(now) != len(kept) or any(map(operator.is_not, now, kept)):
-            container.clear()
-            container.update(copy) if hasattr(container, "update") else container.extend(copy)
-
-
-def _items(container: Any) -> list[Any]:
-    """Return the items of a container, and the keys of a dictionary."""
-    return [*container, *container.values()] if isinstance(container, dict) else [*container]
-
-
 def _show(value: Any, copy: Any = ABSENT) -> str:
-    """Return a value as text for messages. copy: its former contents, if it is an array."""
+    """Return a value as text for messages. copy: its former contents, if it is an array or set."""
     name = type(value).__name__
     if (isinstance(value, np.ndarray) and not value.dtype.hasobject) or is_tensor(value):
         if not is_plain(value) or value.size > 6:
@@ -322,3 +252,120 @@ def _show(value: Any, copy: Any = ABSENT) -> str:
     is_sized = isinstance(value, (*CONTAINERS, *SETS, *BUFFERS))
     size = len(value if copy is ABSENT or not isinstance(copy, set) else copy) if is_sized else 0
     return f"a {name} of {size}" if is_sized else f"a {name}"
+
+
+# ------------------------------------------------------------------ the snapshot
+
+
+@dataclass
+class Snapshot:
+    """The current state of all values that some roots hold.
+
+    roots: objects by name. known: the `id` of tensors to leave out, because they are saved and
+        restored separately.
+    most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
+    is_state: whether to examine an array of any size.
+    keeps_digests: keep the SHA-256 of large arrays instead of copies, and leave out values that
+        Paddle itself manages; then nothing can be restored.
+    skipped: (attribute) the names of objects that exceed the limits.
+    """
+
+    roots: Mapping[str, Any]
+    known: Collection[int] = frozenset()
+    most_items: int = MOST_ITEMS
+    most_bytes: int = field(default_factory=lambda: MOST_BYTES)
+    is_state: Callable[[Place], bool] = lambda place: False
+    keeps_digests: bool = False
+    skipped: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._room = self.most_bytes
+        self._places: dict[ObjectPath, Place] = {}
+        self._kept: dict[ObjectPath, _Unexamined] = {}  # keeps values alive: each `id` is unique
+        self._ids: set[int] = set()
+        self.extend()
+
+    def extend(self) -> None:
+        """Add the values that did not exist before, as they are now."""
+        for place in list(self._walk(self.skipped)):
+            if place.path in self._kept or (place.is_alias and place.is_internal):
+                continue
+            if not place.is_alias:
+                self._ids.add(id(place.value))
+            self._places[place.path] = place
+            self._kept[place.path] = self._keep(place)
+
+    def _walk(self, skipped: list[str]) -> Iterator[Place]:
+        places = walk(self.roots, self.known, self.most_items, skipped)
+        return (place for place in places if not (self.keeps_digests and place.is_internal))
+
+    def _keep(self, place: Place) -> _Unexamined:
+        value = place.value
+        if place.is_alias:
+            return _Alias(place)
+        if not isinstance(value, ARRAYS) or is_of_objects(value):
+            is_data = is_leaf(value) or is_iterator(value)
+            return _Copy(place) if is_data else _Contents(place, self._ids)
+        if not _has_bytes(value):
+            return _Unexamined(place)
+        size = nbytes(value)
+        if self.is_state(place):
+            is_large = size > LARGE and not isinstance(value, BUFFERS)
+            return _Digest(place) if self.keeps_digests and is_large else _Copy(place)
+        if size > self._room:
+            self.skipped.append(f"{describe_path(place.path)} ({size / 2**20:.0f} MiB)")
+            return _Unexamined(place)
+        self._room -= size
+        return _Copy(place)
+
+    def iterators(self) -> list[str]:
+        """Return the paths of iterators, whose position cannot be read."""
+        found = [place for place in self._places.values() if not place.is_alias]
+        return [describe_path(place.path) for place in found if is_iterator(place.value)]
+
+    def places(self) -> dict[ObjectPath, Place]:
+        """Return the values in the snapshot by path, including aliases."""
+        return self._places
+
+    def changes(self) -> list[Change]:
+        """Return the values that have changed, except internal ones; only the topmost paths."""
+        current = {place.path: place for place in self._walk([]) if not place.is_internal}
+        changed: dict[ObjectPath, Change] = {}
+
+        def is_below_another(path: ObjectPath) -> bool:  # which was found before it
+            return any(path[:length] in changed for length in range(1, len(path)))
+
+        for path, kept in self._kept.items():
+            if kept.place.is_internal:
+                continue
+            # One that the walk does not yield now is gone, or below an alias.
+            place = current.pop(path, None)
+            now = place.value if place else find(self.roots, path)
+            if now is kept.value and type(now) in ATOMS:
+                continue
+            is_elsewhere = place is not None and place.is_alias and now is not kept.value
+            if (is_elsewhere or kept.differs(now)) and not is_below_another(path):
+                changed[path] = Change(path, str(kept), _show(now))
+        for path, place in current.items():
+            if not is_below_another(path):
+                changed[path] = Change(path, "nothing", _show(place.value))
+        return list(changed.values())
+
+    def restore(self, internals: bool = True) -> None:
+        """Restore all values, and remove the gradients of parameters.
+
+        internals: whether to restore values that Paddle itself manages, too.
+        """
+        for kept in self._kept.values():
+            value = kept.value
+            if internals or not kept.place.is_internal:
+                kept.restore()
+            if is_tensor(value):
+                value.stop_gradient = kept.is_frozen
+                if not kept.is_frozen or hasattr(value, "trainable"):  # a parameter
+                    remove_gradient(value)
+
+
+def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
+    """Return a snapshot of data, with low limits on its size."""
+    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)

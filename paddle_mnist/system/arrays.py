@@ -8,6 +8,8 @@ from typing import Any, Optional
 
 import numpy as np
 
+# The dtypes of arrays in the files of checkpoints, without their byte order.
+SAVED_DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 _SHARED = {"paddle.float32", "paddle.float64"}  # dtypes whose memory NumPy can share with Paddle
 _LARGE_BYTES = 2**20  # bytes of an array that has memory of its own
 
@@ -23,6 +25,11 @@ def as_array(values: Any) -> np.ndarray:
         array: np.ndarray = own_memory(values.detach()).numpy()
         return array
     return np.asarray(values)
+
+
+def is_saved_dtype(dtype: np.dtype) -> bool:
+    """Return whether the files of checkpoints hold arrays of a dtype as they are."""
+    return dtype.isnative and dtype.str[1:] in SAVED_DTYPES
 
 
 def copied_array(

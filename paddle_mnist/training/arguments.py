@@ -236,7 +236,7 @@ class FitArguments(Options):
             )
 
     def _check_state(self) -> None:
-        from paddle_mnist.hidden_state.extra_state import has_state
+        from paddle_mnist.hidden_state.stateful import has_state
         from paddle_mnist.training.steps import check_task
 
         check_task(self.loss, self.metrics, self.step)

@@ -24,10 +24,9 @@ from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.hidden_state.object_graph import (
     OF_CALLS,
-    child,
     describe_path,
     is_users,
-    own_edges,
+    own_links,
 )
 from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
@@ -100,7 +99,7 @@ def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
             **value.keywords,
         }
     else:
-        values = {name: child(value, (kind, name)) for kind, name in own_edges(value)}
+        values = {name: held for (_, name), held in own_links(value)}
     left_out = {*state, "training", *OF_CALLS, *getattr(value, "not_compared", ())}
     for name, setting in sorted(values.items()):
         is_shown = f" {name.lstrip('_')}=" in f" {words[0]}" if words else False

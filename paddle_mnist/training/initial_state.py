@@ -7,9 +7,10 @@ from typing import Any, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.hidden_state.extra_state import ExtraState, set_state, state_of
-from paddle_mnist.hidden_state.packing import copied
+from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.plain_data import copied
 from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot
+from paddle_mnist.hidden_state.stateful import set_state, state_of
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.state_dict import load_weights
 from paddle_mnist.system.arrays import copied_array
@@ -25,7 +26,7 @@ class InitialState:
         self.model, self.average, self.parts = model, average, extra.parts
         others = Snapshot(
             extra.others,
-            extra.others_known,
+            extra.not_others,
             is_state=lambda place: place.is_internal or extra.is_state(place.path),
         )
         self.snapshots = [others, data_snapshot(extra.data)]

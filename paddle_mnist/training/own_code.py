@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.hidden_state.object_graph import child, edges, is_users
+from paddle_mnist.hidden_state.object_graph import is_users, links
 from paddle_mnist.options import plain
 
 # The types of values that lead from code to other code. Not objects: training changes them.
@@ -43,7 +43,7 @@ def own_code(roots: Iterable[Any]) -> list[Any]:
             seen[id(value)] = value
             if isinstance(value, types.MethodType):
                 pending.append(type(value.__self__))
-            held = [child(value, edge) for edge in edges(value)]
+            held = [member for _, member in links(value)]
             pending += [member for member in held if isinstance(member, _CODE)]
     return [value for value in seen.values() if isinstance(value, (types.FunctionType, type))]
 
@@ -58,8 +58,7 @@ def hash_of_code(code: Iterable[Any], state: Collection[str]) -> Optional[str]:
     for item in code:
         if isinstance(item, types.FunctionType) and is_users(item.__module__):
             texts.add(f"{item.__name__} {list(_instructions(item.__code__))}")
-        for edge in edges(item):  # yields none for library code
-            value, name = child(item, edge), edge[1]
+        for (_, name), value in links(item):  # yields none for library code
             if is_setting(value) and name not in state and not name.startswith("__"):
                 texts.add(f"{name}={plain(value)!r}")
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:12] if texts else None

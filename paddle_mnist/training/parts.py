@@ -17,8 +17,9 @@ from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import EpochOrder, ShardSpec
 from paddle_mnist.data.seeding import VALID, reseed
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState, has_state, require_trained
-from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
+from paddle_mnist.hidden_state.extra_state import LOSS, ExtraState
+from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters, require_trained
+from paddle_mnist.hidden_state.stateful import has_state
 from paddle_mnist.interfaces import Loader, Writer
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of

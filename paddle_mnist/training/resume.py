@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Optional
 
 from paddle_mnist.checkpoint.contents import load_weights_and_average, saved_optimizer
 from paddle_mnist.checkpoint.manifest import (
@@ -23,7 +23,7 @@ from paddle_mnist.checkpoint.names import final_values, find_checkpoint, find_pa
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.data.seeding import SEEDING
 from paddle_mnist.errors import CheckpointError, ConfigError, spelled
-from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.extra_state import ExtraState, SavedExtra
 from paddle_mnist.hidden_state.object_graph import ObjectPath
 from paddle_mnist.hidden_state.optimizer_state import load_optimizer
 from paddle_mnist.hidden_state.plain_data import digest_of
@@ -110,11 +110,10 @@ def load_training(
     for other, contents, origin, keeps in extra.saved_optimizers(saved, schedule, is_own):
         load_optimizer(other, contents, extra.parameters, origin, keeps_schedule=keeps)
     load_weights_and_average(checkpoint, training.model, training.average)
-    values = [entry for entry in saved["values"] if extra.unpacked_path(entry[0]) not in left_out]
-    extra.load_values({**saved, "values": values}, schedule, is_own)
+    extra.load_values(saved.without(lambda path: path in left_out), schedule, is_own)
 
 
-def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> dict[str, Any]:
+def read_extra(checkpoint: Checkpoint, extra: ExtraState) -> SavedExtra:
     """Return the extra state in a checkpoint. Raises CheckpointError."""
     packed = checkpoint.load(EXTRA) if checkpoint.has_file(EXTRA) else {}
     return extra.unpacked(packed, checkpoint.path.with_suffix(EXTRA))

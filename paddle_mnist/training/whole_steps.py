@@ -10,6 +10,7 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_mnist.errors import listed, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.step_copies import keep, may_train, trained
 from paddle_mnist.metrics.running import RunningMetrics
 from paddle_mnist.metrics.writers import JsonlWriter
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
@@ -28,7 +29,7 @@ class LastWholeStep:
 
     A checkpoint holds the state between two whole steps. If a step raises, `undo` restores what it
     may have changed from copies: of buffers, and of weights, optimizers and other state if they are
-    small (`MOST_BYTES`, `extra_state.MOST_KEPT`). A step with larger ones cannot be undone; an
+    small (`MOST_BYTES`, `step_copies.MOST_KEPT`). A step with larger ones cannot be undone; an
     evaluation can, unless the net or the step may train during it.
 
     buffers: those of the model, which `before_pass` does not copy. history: counts the lines of
@@ -69,7 +70,7 @@ class LastWholeStep:
             (pending, len(pending)),  # a list that only grows, until another replaces it
             self._history.lines if self._history else 0,
             scheduled,
-            self._extra.keep() if self._extra else None,
+            keep(self._extra) if self._extra else None,
         )
         # In one statement: until then, an error undoes the step that is ending.
         self._is_inside, self._kept = False, kept
@@ -129,7 +130,7 @@ class LastWholeStep:
             parameter.stop_gradient and id(parameter) not in statistics
             for parameter in self._model.parameters()
         )
-        return has_frozen or bool(self._extra and self._extra.is_trained_by_steps)
+        return has_frozen or bool(self._extra and may_train(self._extra))
 
     def _find_tensors(self) -> None:
         """Find the tensors to copy, which takes longer than copying a few."""
@@ -149,7 +150,7 @@ class LastWholeStep:
         if self._average is not NO_AVERAGE:
             tensors += self._average.weights(self._model).values()
         tensors += _tensors_of(self._optimizer.state_dict())
-        for state in self._extra.trained() if self._extra else ():
+        for state in trained(self._extra) if self._extra else ():
             tensors += _tensors_of(state)
         return tensors
 

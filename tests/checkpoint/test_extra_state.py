@@ -18,8 +18,8 @@ from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
-from paddle_mnist.hidden_state.packing import STRUCTURE, copied, pack, unpack
-from paddle_mnist.hidden_state.plain_data import equal, is_plain
+from paddle_mnist.hidden_state.packing import STRUCTURE, pack, unpack
+from paddle_mnist.hidden_state.plain_data import copied, digest_of, equal, is_plain
 
 Named = collections.namedtuple("Named", "points reward")
 GENERATORS = [
@@ -35,7 +35,7 @@ LEAVES = [
     *(None, True, 3, 2**70, -0.0, float("nan"), 1 + 2j, "text", b"bytes"),
     *(np.float32(0.1), np.float64(-0.0), np.int8(-3), np.bool_(True), np.float16(2)),
     *(np.arange(6.0).reshape(2, 3), np.array(7), np.zeros((0, 3), "int64"), np.array([1 + 2j])),
-    np.array([np.nan, -0.0], "float32"),
+    *(np.array([np.nan, -0.0], dtype) for dtype in ("float32", "longdouble", ">f4")),
     *(paddle.to_tensor([1.0, 2.5]).astype(dtype) for dtype in ("float32", "int64", "bfloat16")),
     *(bytearray(b"ab"), array.array("f", [0.5]), array.array("q", [-3]), array.array("u", "text")),
     *GENERATORS,
@@ -73,6 +73,16 @@ def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     assert not any(
         map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
     )
+    assert not is_plain(np.longdouble(1)) and not is_plain(np.ma.masked_all(2, "longdouble"))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="the bytes have no padding")
+def test_padding_of_longdouble_does_not_count():
+    array = np.arange(2, dtype=np.longdouble)
+    other = array.copy()
+    other.view(np.uint8)[10:16] = 7
+    assert np.array_equal(array, other) and equal(array, other)
+    assert digest_of(array) == digest_of(other) != digest_of(array + 1)
 
 
 def test_array_in_two_places_comes_back_as_one_array():
@@ -150,6 +160,20 @@ def test_load_sets_values_of_the_programs_own_objects(state, tmp_path, monkeypat
     assert (model.calls, model.table) == (7, {"rate": 0.1, "new": 1})
     assert np.array_equal(model.made_later, np.ones(2))
     assert (COMMAND, state.optimizer.count) == ("of the run", 3)
+
+
+def test_loaded_values_fill_the_programs_objects_and_share_what_they_shared(state, tmp_path):
+    model, shared, array = state.roots["model"], [1, 2], np.ones(2)
+    model.newest, model.all, model.array = [], {"newest": None}, np.zeros(2)
+    newest, own = model.newest, model.array
+    saved = [
+        [root("model", ("attribute", "all")), {"newest": shared, "arrays": [array]}],
+        [root("model", ("attribute", "newest")), shared],
+        [root("model", ("attribute", "array")), array],
+    ]
+    load(state, tmp_path, pack(contents(*saved)))
+    assert model.newest is newest is model.all["newest"] and newest == [1, 2]
+    assert model.array is own is model.all["arrays"][0] and equal(own, np.ones(2))
 
 
 HOSTILE = {

@@ -1,0 +1,102 @@
+"""Report changes that checkpoints cannot hold: as a warning, or only in the log."""
+
+import collections
+import logging
+import numbers
+import types
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import paddle
+
+from paddle_mnist.errors import listed
+from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, is_users
+from paddle_mnist.hidden_state.optimizer_state import Parameters
+from paddle_mnist.hidden_state.plain_data import ABSENT
+from paddle_mnist.hidden_state.snapshot import is_iterator
+from paddle_mnist.nn.layers import own_gradient_hooks
+
+log = logging.getLogger("paddle_mnist")
+
+
+class ProcessState:
+    """What no object holds: hooks of gradients, and the default dtype.
+
+    parameters: those that may have hooks, by name. Changes are compared with the present state.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        self._probes: collections.Counter[str] = collections.Counter()  # hooks to read a number
+        self._counts = self._count_hooks()
+        self._dtype = paddle.get_default_dtype()
+
+    def changes(self) -> list[str]:
+        """Return the names of what has changed."""
+        names = [
+            f"a gradient hook of {name}"
+            for name, count in self._count_hooks().items()
+            if count > self._counts.get(name, count)
+        ]
+        has_same_dtype = paddle.get_default_dtype() == self._dtype
+        return names if has_same_dtype else [*names, "paddle.get_default_dtype()"]
+
+    def _count_hooks(self) -> dict[str, int]:
+        """Count how often hooks of gradients were registered, except by this package, by name.
+
+        Paddle numbers the hooks of a tensor, and does not list them.
+        """
+        counts = {}
+        for name, parameter in self._parameters.items():
+            if not parameter.stop_gradient:
+                probe = parameter.register_hook(lambda gradient: gradient)
+                probe.remove()
+                self._probes[name] += 1
+                own = self._probes[name] + own_gradient_hooks[id(parameter)]
+                counts[name] = probe._hook_id + 1 - own
+        return counts
+
+
+def log_unsaved(changed: Mapping[ObjectPath, Any], inert: Collection[ObjectPath]) -> None:
+    """Warn of values that have changed and cannot be saved.
+
+    inert: those that the result does not depend on; these are only logged, and so are attributes of
+    a callback that are of a library, such as the time or a progress bar.
+    """
+    acting: list[str] = []
+    others: list[str] = []
+    for path, value in changed.items():
+        is_shown = path[0][1] == "callbacks" and len(path) == 3 and _is_of_a_library(value)
+        (others if is_shown or path in inert else acting).append(describe_path(path))
+    if acting:
+        log.warning(
+            "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
+            "other bits; create layers and optimizers before the first step, and change only "
+            "numbers, strings, arrays or tensors after it; or pass state={...} to fit",
+            listed(acting),
+        )
+    if others:
+        log.info("changed, and not saved: %s", listed(others))
+
+
+def _is_of_a_library(value: Any) -> bool:
+    """Return whether a value's class is of an installed library, and steps cannot compute with it.
+
+    They can with numbers, iterators, and what Paddle and NumPy define.
+    """
+    module = type(value).__module__
+    computes = isinstance(value, numbers.Number) or is_iterator(value)
+    is_known = module.partition(".")[0] in ("builtins", "paddle", "numpy")
+    return not (computes or is_known or is_users(module))
+
+
+def is_made_by_paddle(path: ObjectPath, value: Any) -> bool:
+    """Return whether a value is a hook of a library, or a function that `to_static` has put."""
+    kind, name = path[-1]
+    if kind == "hook":
+        return value is not ABSENT and not is_users(
+            getattr(value, "__module__", type(value).__module__)
+        )
+    is_method = isinstance(value, types.MethodType)
+    is_own = is_method and getattr(type(value.__self__), str(name), None) is value.__func__
+    return is_own or type(value).__module__.startswith("paddle.jit")
