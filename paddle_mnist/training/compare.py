@@ -9,7 +9,7 @@ import paddle
 
 from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
-from paddle_mnist.options import Options, flat_values, require_known
+from paddle_mnist.options import Options, flat_values, flattened, require_known
 from paddle_mnist.training.arguments import (
     ARRAYS,
     CODE,
@@ -25,7 +25,6 @@ from paddle_mnist.training.description import (
     FIRST_BATCH,
     LABELS,
     SAMPLES,
-    flattened,
 )
 
 log = logging.getLogger("paddle_mnist")
