@@ -126,22 +126,27 @@ class _Rehearsal:
         count = 3 if has_hidden_state else 1
         large, checkpoint = self._large_values(), self._checkpoint()
         trip = _Trip(checkpoint, count, train_trial(self.training, 1, count))
-        self._save_changes()
+        self._save_changes(has_limit=True)
+        saved = dict(self.extra.saved)  # to load the checkpoint leaves only what that holds
         # A large value, such as outputs that a pass keeps to be looked at, is only saved if the
         # steps depend on it.
         if large and self._differs(trip, large):
             large = set()
         if not large and self._differs(trip, large):
             self._refuse()
+        self.extra.saved = saved
         for path in large:
             self._leave_out(path, describe_path(path))
         self._log()
 
     # -------------------------------------------------------------- what a checkpoint holds
 
-    def _save_changes(self) -> None:
-        """Make checkpoints save what the steps have changed, and note what they cannot save."""
-        self._save(self.initial.changes())
+    def _save_changes(self, has_limit: bool = False) -> None:
+        """Make checkpoints save what the steps have changed, and note what they cannot save.
+
+        has_limit: whether to leave out new values that are large.
+        """
+        self._save(self.initial.changes(), has_limit)
         cleared = {id(parameter) for parameter in optimizer_parameters(self.training.optimizer)}
         for place in walk(self.extra.others):
             value = place.value
@@ -151,11 +156,11 @@ class _Rehearsal:
                 name = f"{GRADIENT} {describe_path(place.path)}"
                 self.lost.setdefault(name, f"{name} from nothing to a gradient that is not 0")
 
-    def _save(self, changes: Sequence[Change]) -> None:
+    def _save(self, changes: Sequence[Change], has_limit: bool = False) -> None:
         texts = {
             path: f"{describe_path(path)} from {before} to {now}" for path, before, now in changes
         }
-        for path in self.extra.save_changed(changes, has_limit=False):
+        for path in self.extra.save_changed(changes, has_limit):
             self.lost.setdefault(identity(path), texts.get(path, describe_path(path)))
 
     def _leave_out(self, path: ObjectPath, text: str) -> None:
@@ -192,7 +197,7 @@ class _Rehearsal:
         return has_parts or bool(extra.saved or self.lost or self.initial.iterators())
 
     def _large_values(self) -> set[ObjectPath]:
-        """Return the saved values without which the steps might do, and which are large."""
+        """Return the large values that are saved, except tensors of layers and optimizers."""
         values = {path: find(self.extra.roots, path) for path in self.extra.saved}
         large = {path for path, value in values.items() if nbytes(value) > MOST_BYTES}
         return {path for path in large if not self.extra.is_state(path)}
@@ -217,14 +222,14 @@ class _Rehearsal:
     # -------------------------------------------------------------- what a resume computes
 
     def _differs(self, trip: _Trip, left_out: Collection[ObjectPath]) -> bool:
-        """Return whether a resumed run computes something else, and the same each time.
+        """Return whether a resumed run computes something else than the uninterrupted one.
 
         left_out: values that it does not load. Raises ConfigError if steps cannot be repeated.
         """
         if not (first := self._differing(trip, left_out)):
             return False
         second = self._differing(trip, left_out)
-        # Such as the time of day.
+        # What differs each time, such as the time of day, cannot be compared.
         unstable = {n for n in {*first, *second} if first.get(n) != second.get(n)}
         if unstable.intersection((STEPS, WEIGHTS, AVERAGE)):
             self._refuse_what_cannot_be_repeated()
@@ -232,7 +237,7 @@ class _Rehearsal:
         return first.keys() != unstable
 
     def _differing(self, trip: _Trip, left_out: Collection[ObjectPath]) -> dict[str, Any]:
-        """Return the entries of a resumed run's outcome that the uninterrupted one's lacks."""
+        """Return the entries of a resumed run's outcome that differ, of all processes."""
         resumed, expected = self._resumed(trip, left_out), trip.uninterrupted
         # Saved values may belong to the process, such as its memory; only their effects count.
         values = map(describe_path, {*self.extra.saved, *left_out})
@@ -249,20 +254,20 @@ class _Rehearsal:
         try:
             self.initial.restore()
             load_training(self.training, trip.checkpoint, left_out=left_out)
-            if self.lost:  # but for what came back with the state of a part
+            if self.lost:  # some of it may have come back with the state of a part
                 loaded = {identity(change.path) for change in self.initial.changes()}
                 self.lost = {name: t for name, t in self.lost.items() if name not in loaded}
             return train_trial(self.training, 1, trip.count)
         except StoppedError:
             raise
-        except Exception as error:  # a step may fail without what is lost
+        except Exception as error:  # a step may fail without what is lost or left out
             if self.world.size > 1:
                 raise
             if not left_out:
                 self._refuse(error)
             return {}
 
-    # -------------------------------------------------------------- what is said
+    # -------------------------------------------------------------- messages
 
     def _unseen(self) -> str:
         """Describe the state that fit cannot see, for messages."""
