@@ -289,6 +289,17 @@ def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> No
             raise ConfigError(unknown_name(origin, name, known))
 
 
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings, with names such as "optimizer.beta1"."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flattened(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
 def plain(value: Any) -> Any:
     """Convert NumPy's numbers, arrays, ranges and paths to plain numbers, lists and strings.
 

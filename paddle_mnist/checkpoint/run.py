@@ -32,6 +32,7 @@ from paddle_mnist.system.files import (
 )
 from paddle_mnist.system.lock import LOCK, RECORD, FolderLock, locked_folder
 from paddle_mnist.system.regular_files import MAX_JSON, open_own, parse_json, read_bytes
+from paddle_mnist.system.scratch import find_plan
 from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
@@ -341,7 +342,8 @@ class RunDirectory:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, after forcing the weights to the disk. Raises OutputError.
 
-        Deletes the records of the witness, since no step of a finished run is repeated.
+        Deletes the records of the witness, since no step of a finished run is repeated; `prove`
+        compares them.
         """
         self.checkpoints.require_ownership()
         result = {**result, "weights_file": self.weights_file}
@@ -349,8 +351,9 @@ class RunDirectory:
         sync_folder(self.path)
         write_atomically(self.result, text.encode())
         sync_folder(self.path)
-        with contextlib.suppress(OutputError):  # a folder of this name, for example
-            remove(self.witness)
+        if not find_plan():
+            with contextlib.suppress(OutputError):  # a folder of this name, for example
+                remove(self.witness)
 
     def of(self, checkpoint: Checkpoint) -> "RunDirectory":
         """Return the run of a checkpoint, perhaps this one."""

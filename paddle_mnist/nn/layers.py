@@ -147,7 +147,8 @@ class KeptBuffers:
         checksum = 0
         for tensor in (*self._parameters, *tensors):
             if tensor is not None and tensor._is_initialized():
-                checksum = zlib.crc32(np.ascontiguousarray(tensor.numpy()).data, checksum)
+                values = np.ascontiguousarray(self._copies.present(tensor)).data
+                checksum = zlib.crc32(values, checksum)
         return checksum
 
     def restore(self) -> None:

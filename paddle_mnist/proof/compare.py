@@ -7,6 +7,7 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.run import RunDirectory
 from paddle_mnist.metrics.writers import read_jsonl
 from paddle_mnist.proof.program import Event
+from paddle_mnist.training.witness import first_differing_record
 
 # Words in the entries of result.json that differ: times, speeds, what counts interruptions; and
 # the hash that is compared by the name of its file.
@@ -63,24 +64,34 @@ def witnessed(runs: Path) -> list[str]:
     return lines
 
 
-def first_difference(unbroken: Sequence[Event], other: Sequence[Event]) -> Optional[str]:
-    """Return the step that differs first, and the checkpoint before it; None if all agree."""
-    known = {(e["run"], e["step"]): e for e in unbroken if e["event"] == "step"}
-    start: Event = {}
-    for event in other:
-        start = event if event["event"] == "start" else start
-        if event["event"] == "step" and event != (expected := known.get(_step(event), {})):
-            loss, before = (float.fromhex(one.get("loss", "nan")) for one in (event, expected))
-            values = f"loss {before!r} unbroken, {loss!r} now"
-            if event["loss"] == expected.get("loss"):
-                values = "other buffers or weights, and the same loss"
-            since = f"resumed from {start['checkpoint']}" if start["checkpoint"] else "started anew"
-            return f"step {event['step']} of {event['run']}, which had {since}: {values}"
+def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> Optional[str]:
+    """Return the step that differs first, and the checkpoint before it; None if all agree.
+
+    unbroken, others: folders of runs. events: what the others recorded.
+    """
+    for run in dict.fromkeys(event["run"] for event in events):
+        one, other = (RunDirectory(root / run.lstrip("/")) for root in (unbroken, others))
+        tags = one.read_result().get("metrics", ())
+        try:
+            found = first_differing_record(other.witness, one.witness, tags)
+        except (OSError, ValueError):  # one has none, or a kill has torn its first line
+            continue
+        if found:
+            values = f"{found['name']} {found['before']!r} unbroken, {found['now']!r} now"
+            origin = _origin(events, run, found["step"])
+            return f"step {found['step']} of {run}, which had {origin}: {values}"
     return None
 
 
-def _step(event: Event) -> tuple[str, int]:
-    return event["run"], event["step"]
+def _origin(events: Sequence[Event], run: str, step: int) -> str:
+    """Return from where the last start began that has computed a step."""
+    name = found = None
+    for event in (event for event in events if event["run"] == run):
+        if event["event"] == "start":
+            name = event["checkpoint"]
+        elif event["event"] == "step" and event["step"] == step:
+            found = name
+    return f"resumed from {found}" if found else "started anew"
 
 
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
@@ -94,4 +105,8 @@ def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> lis
 
 def _objects(events: Sequence[Event]) -> dict[Any, dict[str, Any]]:
     """Return the values of all objects, by where they were described."""
-    return {(_step(e), e["epoch"]): e["values"] for e in events if e["event"] == "objects"}
+    return {
+        (event["run"], event["step"], event["epoch"]): event["values"]
+        for event in events
+        if event["event"] == "objects"
+    }

@@ -1,5 +1,6 @@
 """`prove`: whether a program that calls `fit` ends with the same bits after it was killed."""
 
+import contextlib
 import os
 import random
 import shlex
@@ -22,7 +23,7 @@ from paddle_mnist.proof.compare import (
 )
 from paddle_mnist.proof.program import Event, Program, Start
 from paddle_mnist.system.environment import require_posix_processes
-from paddle_mnist.system.scratch import PLAN, Plan
+from paddle_mnist.system.scratch import PLAN, PREFIX, Plan, read_plan
 
 SUFFIXES = (".pdparams", ".pdopt", ".json")  # of the files of a checkpoint
 SAVES = 30  # about so many checkpoints in a killed run
@@ -81,7 +82,8 @@ def prove(
             f"signal is {signal!r}, kills {kills}, minutes {minutes}, steps {steps}, epochs "
             f"{epochs}; expected a signal such as KILL or TERM, and numbers above 0"
         )
-    folder = Path(tempfile.mkdtemp(prefix="paddle_mnist_prove_")).resolve()
+    _remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
     try:
         with tqdm(desc="unbroken", unit="step", disable=None, leave=False) as bar:
             program = Program([*command], folder, signum, bar.update)
@@ -91,6 +93,14 @@ def prove(
         (folder / PLAN).unlink(missing_ok=True)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers() -> None:
+    """Remove the scratch folders of those `prove`s that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{PLAN}"):
+        with contextlib.suppress(OSError, ValueError):  # another user's, or removed meanwhile
+            if not read_plan(path.parent).is_alive():
+                shutil.rmtree(path.parent, ignore_errors=True)
 
 
 class _Prover:
@@ -127,13 +137,14 @@ class _Prover:
         if not differing:
             return Proof(True, True, ["the same bits", *tried])
         again = self.run_again(killed)
-        own = first_difference(unbroken, again)
+        runs_again = self.plan("again").runs
+        own = first_difference(one, runs_again, again)
         if not own and not failure:  # a program that does not resume may not start at all now
-            own = next(iter(differing_files(one, self.plan("again").runs, "again")), None)
+            own = next(iter(differing_files(one, runs_again, "again")), None)
         if own:
             why = "not deterministic: a second unbroken run differs, so nothing can be proved"
             return Proof(False, False, [why, own, *tried])
-        first = first_difference(unbroken, killed) or "no step that was recorded"
+        first = first_difference(one, other, killed) or "no step that was recorded"
         lines = ["DIFFERENT", f"the first to differ: {first}", *differing[:5]]
         if len(differing) > 5:
             lines.append(f"and {len(differing) - 5} more differences in files")

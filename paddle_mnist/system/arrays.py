@@ -70,6 +70,10 @@ class TensorCopies:
         self._tensors = [*tensors]
         self.values: dict[int, Any] = {}
 
+    def present(self, tensor: Any) -> np.ndarray:
+        """Return the present values of a tensor."""
+        return tensor.numpy()  # type: ignore[no-any-return]
+
     def renew(self) -> None:
         """Copy the present values."""
         self.values = {id(tensor): tensor.detach().clone() for tensor in self._tensors}
@@ -87,6 +91,7 @@ class ArrayCopies:
         self._tensors = [*tensors]
         self._pointers: Optional[list[int]] = None  # to the memory of those in `_shared`
         self._shared: list[tuple[Any, np.ndarray, np.ndarray]] = []  # tensor, memory and copy
+        self._memory: dict[int, tuple[int, np.ndarray]] = {}  # by the `id` of the tensors
         self._others: Optional[TensorCopies] = None
 
     def renew(self) -> None:
@@ -97,6 +102,11 @@ class ArrayCopies:
             values[...] = memory
         if self._others:
             self._others.renew()
+
+    def present(self, tensor: Any) -> np.ndarray:
+        """Return the present values of a tensor, perhaps of one that is copied."""
+        pointer, memory = self._memory.get(id(tensor), (None, None))
+        return memory if memory is not None and pointer == tensor.data_ptr() else tensor.numpy()
 
     def restore(self) -> None:
         """Give the tensors the copied values."""
@@ -115,6 +125,10 @@ class ArrayCopies:
             else:
                 others.append(tensor)
         self._pointers = [tensor.data_ptr() for tensor, _, _ in self._shared]
+        self._memory = {
+            id(tensor): (pointer, memory)
+            for pointer, (tensor, memory, _) in zip(self._pointers, self._shared)
+        }
         self._others = TensorCopies(others) if others else None
 
 

@@ -11,6 +11,7 @@ from paddle_mnist.system.files import warn_once
 from paddle_mnist.system.regular_files import MAX_JSON, parse_json, read_bytes
 
 VARIABLE = "PADDLE_MNIST_PROVE"  # names the scratch folder
+PREFIX = "paddle_mnist_prove_"  # of its name
 PLAN = "plan.json"  # in it, as long as `prove` runs
 
 
@@ -55,6 +56,11 @@ class Plan(msgspec.Struct):
         return True
 
 
+def read_plan(folder: Path) -> Plan:
+    """Return the plan in a scratch folder. Raises OSError, ValueError."""
+    return parse_json(read_bytes(folder / PLAN, MAX_JSON), Plan)
+
+
 def find_plan() -> Optional[Plan]:
     """Return the plan for this program; None unless a `prove` has started it.
 
@@ -64,7 +70,7 @@ def find_plan() -> Optional[Plan]:
     if not name:
         return None
     try:
-        plan = parse_json(read_bytes(Path(name, PLAN), MAX_JSON), Plan)
+        plan = read_plan(Path(name))
     except (OSError, ValueError) as error:
         problem = f"in which {PLAN} cannot be read ({type(error).__name__})"
         warn_once(name, "%s is %s, %s: ignored; unset it", VARIABLE, name, problem)

@@ -9,7 +9,7 @@ import paddle
 
 from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
 from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
-from paddle_mnist.options import Options, flat_values, require_known
+from paddle_mnist.options import Options, flat_values, flattened, require_known
 from paddle_mnist.training.arguments import (
     ARRAYS,
     CODE,
@@ -20,7 +20,7 @@ from paddle_mnist.training.arguments import (
     compared_values,
 )
 from paddle_mnist.training.callbacks import Training
-from paddle_mnist.training.description import BATCH_SIZE, FIRST_BATCH, LABELS, SAMPLES, flattened
+from paddle_mnist.training.description import BATCH_SIZE, FIRST_BATCH, LABELS, SAMPLES
 
 log = logging.getLogger("paddle_mnist")
 

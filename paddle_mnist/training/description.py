@@ -31,7 +31,7 @@ from paddle_mnist.hidden_state.object_graph import (
 from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
-from paddle_mnist.options import Options, flat_values, plain
+from paddle_mnist.options import Options, flat_values, flattened, plain
 from paddle_mnist.training.arguments import ARRAYS, CODE, FitArguments, compared_values
 from paddle_mnist.training.callbacks import Training
 from paddle_mnist.training.own_code import assigned_names, hash_of_code, is_setting, own_code
@@ -52,17 +52,6 @@ SAMPLES, LABELS, BATCH_SIZE = "samples", "labels", "batch_size"
 FIRST_BATCH = "first_batch"  # another one: a hash, by how many shards there are
 
 Plain = Union[bool, int, float, str, None]
-
-
-def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings, with names such as "optimizer.beta1"."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(flattened(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def describe_parameters(

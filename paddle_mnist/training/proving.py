@@ -6,17 +6,16 @@ import logging
 import os
 import sys
 import time
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from paddle_mnist.hidden_state.object_graph import describe_path
 from paddle_mnist.hidden_state.object_paths import walk
-from paddle_mnist.hidden_state.plain_data import SCALARS, digest_of, is_plain, nbytes
+from paddle_mnist.hidden_state.plain_data import SCALARS, digest_of, is_plain
 from paddle_mnist.interfaces import View
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.arrays import as_array, is_tensor
+from paddle_mnist.system.arrays import is_tensor
 from paddle_mnist.system.files import Journal
 from paddle_mnist.system.scratch import Plan, find_plan
 from paddle_mnist.training.arguments import FitArguments
@@ -28,7 +27,6 @@ log = logging.getLogger("paddle_mnist")
 # and inside a save.
 STEP, EVALUATION, EPOCH, SAVE = "step", "evaluation", "epoch", "save"
 WAIT_SECONDS = 30.0  # for the signal
-MOST_BYTES = 2**20  # of the tensors of which each step records a checksum
 MOST_ITEMS = 1000  # of a container whose contents are described
 
 
@@ -36,7 +34,7 @@ def in_scratch(arguments: FitArguments) -> FitArguments:
     """Return the arguments as they are under `prove`; unchanged in any other program."""
     if not (plan := find_plan()):
         return arguments
-    loading = arguments.loading
+    loading, run = arguments.loading, os.path.abspath(os.path.expanduser(arguments.output))
     saving = replace(arguments.saving, mirror=None, stop_on_difference=False)
     if every := plan.save_every:
         saving = replace(saving, every_steps=min(every, saving.every_steps or every))
@@ -49,7 +47,10 @@ def in_scratch(arguments: FitArguments) -> FitArguments:
         resume="auto" if arguments.resume == "off" else arguments.resume,
         saving=saving,
         loading=loading,
-        callbacks=[*arguments.callbacks, Recorder(plan, os.path.abspath(arguments.output))],
+        callbacks=[
+            *arguments.callbacks,
+            Recorder(plan, run),
+        ],
     )
 
 
@@ -91,7 +92,7 @@ class Recorder(Callback):
 
     def after_step(self, view: View) -> None:
         if self.training and not is_rehearsal():
-            self._record(STEP, loss=(view.loss or 0.0).hex(), tensors=self._checksum())
+            self._record(STEP)
             self._reached(STEP)
 
     def after_epoch(self, view: View) -> None:
@@ -144,14 +145,6 @@ class Recorder(Callback):
             state = self.training.state
             entry = {"event": event, "run": self.run, "step": state.step, "epoch": state.epoch}
             self.journal.append(json.dumps({**entry, **values}) + "\n")
-
-    def _checksum(self) -> int:
-        """Return a checksum of the buffers, and of small weights."""
-        assert self.training
-        tensors = [*self.training.model.state_dict().values()]
-        if nbytes(tensors) > MOST_BYTES:
-            tensors = [tensor for tensor in tensors if tensor.stop_gradient]
-        return zlib.crc32(b"".join(as_array(tensor).tobytes() for tensor in tensors))
 
     def _objects(self) -> dict[str, str]:
         """Return the values of all objects on which the training may depend."""

@@ -10,11 +10,12 @@ import errno
 import json
 import logging
 import math
+import operator
 import os
 import struct
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -22,11 +23,11 @@ from paddle_mnist.checkpoint.run import Difference, Repeats
 from paddle_mnist.errors import OutputError, PaddleMnistError, RepeatedStepError, listed
 from paddle_mnist.interfaces import Writer
 from paddle_mnist.metrics.writers import LEARNING_RATE
+from paddle_mnist.options import flattened
 from paddle_mnist.system.environment import processor_name
 from paddle_mnist.system.files import remedy, write_atomically
 from paddle_mnist.system.regular_files import open_own, parse_json, read_bytes
 from paddle_mnist.train_state import TrainState
-from paddle_mnist.training.description import flattened
 
 if TYPE_CHECKING:
     from paddle_mnist.nn.layers import KeptBuffers
@@ -85,7 +86,7 @@ class FileWitness(Witness):
         self._resumed_from = checkpoint.name if checkpoint else "the beginning"
         self._reads_steps = training.device == "cpu"
         self._stops = training.arguments.saving.stop_on_difference
-        self._tags = {zlib.crc32(tag.encode()): tag for tag in training.tags}
+        self._tags = _names(training.tags)
         self._earlier: dict[bytes, bytes] = {}  # the first record of each step, by its key
         self._descriptor: Optional[int] = None
         self._header = _Header(
@@ -179,16 +180,10 @@ class FileWitness(Witness):
 
     def _count(self, first: bytes, record: bytes) -> Optional[Difference]:
         """Count a repeated record; return its difference from the first one, if there is any."""
-        step, name, *before = _RECORD.unpack_from(first)
-        self._header["repeated"] += name == _STEP
-        names = _STEP_VALUES if name == _STEP else (self._tags.get(name, "evaluation"),)
-        for what, old, new in zip(names, before, _RECORD.unpack_from(record)[2:]):
-            if repr(old) != repr(new):  # of NaN it is the same
-                old, new = (value if math.isfinite(value) else None for value in (old, new))
-                difference = Difference(step=step, name=what, before=old, now=new)
-                self._header["differing"] = [*self._header["differing"], difference][:MOST_LISTED]
-                return difference
-        return None
+        self._header["repeated"] += _RECORD.unpack_from(record)[1] == _STEP
+        if difference := _difference(first, record, self._tags):
+            self._header["differing"] = [*self._header["differing"], difference][:MOST_LISTED]
+        return difference
 
     def _append(self, record: bytes, is_first: bool) -> None:
         if self._descriptor is None:
@@ -245,6 +240,40 @@ def describe_witness(witness: Mapping[str, Any]) -> Optional[str]:
     if unit != "step":
         found += "; only log lines are compared, so that no step waits for its device"
     return f"interrupted {'once' if count == 1 else f'{count} times'}; {found}"
+
+
+def first_differing_record(path: Path, other: Path, tags: Iterable[str]) -> Optional[Difference]:
+    """Return the first difference of a run's steps from those of another; None if all agree.
+
+    path, other: their files. `before` is the value of the other run. tags: of evaluations. Raises
+    OSError, ValueError.
+    """
+    names = _names(tags)
+    known = {record[:_KEY]: record for record in _read(other)[1]}
+    header, records = _read(path)
+    pairs = [(known.get(record[:_KEY], record), record) for record in records]
+    found = filter(None, [_difference(*pair, names) for pair in pairs])
+    # The header has those that the first record of a step has replaced.
+    return min((*header["differing"], *found), key=operator.itemgetter("step"), default=None)
+
+
+def _names(tags: Iterable[str]) -> dict[int, str]:
+    """Return the tags of evaluations by the names of their records."""
+    return {zlib.crc32(tag.encode()): tag for tag in tags}
+
+
+def _difference(first: bytes, record: bytes, tags: Mapping[int, str]) -> Optional[Difference]:
+    """Return the first value of a record that differs from that of the first one, if there is any.
+
+    tags: see `_names`.
+    """
+    step, name, *before = _RECORD.unpack_from(first)
+    names = _STEP_VALUES if name == _STEP else (tags.get(name, "evaluation"),)
+    for what, old, new in zip(names, before, _RECORD.unpack_from(record)[2:]):
+        if repr(old) != repr(new):  # of NaN it is the same
+            old, new = (value if math.isfinite(value) else None for value in (old, new))
+            return Difference(step=step, name=what, before=old, now=new)
+    return None
 
 
 def _conditions(training: "Training", about: Mapping[str, Any], reads_steps: bool) -> Any:

@@ -1,5 +1,7 @@
 """Tests of what forward passes may change, and of the gradients of sparse embeddings."""
 
+import zlib
+
 import numpy as np
 import paddle
 import pytest
@@ -7,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 
-from paddle_mnist.nn.layers import dense_gradient, running_statistics
+from paddle_mnist.nn.layers import KeptBuffers, dense_gradient, running_statistics
+from paddle_mnist.system.arrays import ArrayCopies, TensorCopies
 
 
 class Counter(nn.Layer):
@@ -82,3 +85,33 @@ def test_dense_gradient_of_a_sparse_one_equals_that_of_a_dense_embedding(indices
     assert np.array_equal(dense_gradient(dense), dense.grad)
     assert list(dense_gradient(sparse).shape) == [8, 3]
     assert dense_gradient(nn.Linear(2, 2).weight) is None
+
+
+CHANGES = {
+    "nothing": lambda layer: None,
+    "in place": lambda layer: layer.floats.scale_(2.0),
+    "set": lambda layer: layer.floats.set_value(layer.floats + 1),
+    "replaced": lambda layer: setattr(layer, "floats", layer.floats * 2),
+    "memory replaced": lambda layer: paddle.ones([2, 3])._share_buffer_to(layer.floats),
+    "integers": lambda layer: layer.count.add_(paddle.ones([], "int64")),
+    "a number": lambda layer: layer.scalar.scale_(2.0),
+    "order": lambda layer: layer.transposed.set_value(layer.transposed * 2),
+}
+
+
+@pytest.mark.parametrize("kind", [ArrayCopies, TensorCopies])
+@pytest.mark.parametrize("change", CHANGES)
+def test_checksum_of_buffers_is_that_of_their_present_values(change, kind):
+    layer = nn.BatchNorm1D(4)
+    layer.register_buffer("floats", paddle.arange(6, dtype="float32").reshape([2, 3]))
+    layer.register_buffer("count", paddle.zeros([], "int64"))
+    layer.register_buffer("scalar", paddle.to_tensor(1.5))
+    layer.register_buffer("transposed", paddle.arange(6, dtype="float64").reshape([2, 3]).t())
+    layer.register_buffer("not_saved", paddle.ones([2]), persistable=False)
+    buffers = KeptBuffers(layer, kind)
+    buffers.keep()
+    CHANGES[change](layer)
+    layer.not_saved.zero_()
+    names = ("_mean", "_variance", "floats", "count", "scalar", "transposed")
+    present = b"".join(getattr(layer, n).numpy().tobytes() for n in names)
+    assert buffers.checksum() == zlib.crc32(present)

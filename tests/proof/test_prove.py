@@ -3,10 +3,13 @@
 import json
 import os
 import random
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -22,7 +25,7 @@ from paddle_mnist.proof.compare import (
     witnessed,
 )
 from paddle_mnist.proof.prove import _stops, prove
-from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan
+from paddle_mnist.system.scratch import PLAN, PREFIX, VARIABLE, Plan, diverted_to_read, find_plan
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes long to import Paddle
 PROGRAM = Path(__file__).with_name("programs.py")
@@ -68,7 +71,8 @@ def test_program_of_all_doors_has_the_same_bits_and_leaves_its_folder_alone():
 
 @pytest.mark.slow
 def test_what_a_resume_loses_is_found_and_named(capsys):
-    assert main(["--kills", "1", "--", "python", str(PROGRAM), "regularizer"]) == 1
+    options = ["--kills", "1", "--minutes", "10"]  # a busy machine would cut it
+    assert main([*options, "--", "python", str(PROGRAM), "regularizer"]) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("DIFFERENT\nthe first to differ: step "), printed
     assert "resumed from model_epoch" in printed
@@ -233,10 +237,25 @@ def test_program_whose_prove_was_killed_leaves_its_own_runs_alone(tmp_path, monk
         find_plan()
 
 
+def test_scratch_folders_of_killed_proves_are_removed(tmp_path):
+    """Not those of others that run, nor those that were kept."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folders = [tmp_path / "scratch" / f"{PREFIX}{name}" for name in ("killed", "runs", "kept")]
+    for folder, pid in zip(folders, (ended.pid, os.getpid(), None)):
+        (folder / "attempt/runs").mkdir(parents=True)
+        if pid:
+            make_plan(folder, pid)
+    assert main(["--", "no-such-program"]) == 2
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    for folder in folders[1:]:
+        shutil.rmtree(folder)
+
+
 # ------------------------------------------------------------------ what is chosen and compared
 
 
-def events(epochs, steps, run="/run", inside=True, loss=0.5):
+def events(epochs, steps, run="/run", inside=True):
     """What a run records."""
     yield {
         "event": "start",
@@ -249,7 +268,7 @@ def events(epochs, steps, run="/run", inside=True, loss=0.5):
     for epoch in range(epochs):
         for step in range(epoch * steps + 1, (epoch + 1) * steps + 1):
             entry = {"run": run, "step": step, "epoch": epoch}
-            yield {"event": "step", "loss": loss.hex(), "tensors": 1, **entry}
+            yield {"event": "step", **entry}
         yield {"event": "evaluation", "part": 1, **entry}
         yield {"event": "epoch", **entry, "epoch": epoch + 1}
 
@@ -265,12 +284,39 @@ def test_moments_are_of_all_kinds_in_order_and_one_in_the_second_epoch(inside):
         assert 10 < steps[0] <= 20 and steps[-1] >= 45
 
 
-def test_first_step_that_differs_is_named_with_the_checkpoint_before_it():
+def write_records(folder, losses, header):
+    """Write what the witness of a run has recorded. losses: by step."""
+    (folder / "run").mkdir(parents=True)
+    records = []
+    for step, loss in losses:
+        body = struct.pack("<QIddI", step, 0, loss, 0.1, 7)
+        records.append(body + struct.pack("<I", zlib.crc32(body)))
+    lines = json.dumps({"conditions": {}, **header}).encode(), b"".join(records)
+    (folder / "run/witness.bin").write_bytes(b"\n".join(lines))
+
+
+@pytest.mark.parametrize("is_last_start", [True, False])
+def test_first_step_that_differs_is_named_with_the_checkpoint_before_it(is_last_start, tmp_path):
+    """Also if a later start has replaced its record by the first one."""
     unbroken = [*events(1, 5)]
     resumed = {**unbroken[0], "checkpoint": "model_epoch0_step2"}
-    killed = [*unbroken[:4], resumed, unbroken[3], {**unbroken[4], "loss": (0.25).hex()}]
-    assert first_difference(unbroken, unbroken[:4] + unbroken[2:]) is None
-    assert first_difference(unbroken, killed) == (
+    killed = [*unbroken[:4], resumed, *unbroken[3:5]]
+    header = {
+        "interruptions": 1,
+        "repeated": 2,
+        "differing": [],
+        "compared": "all steps",
+        "not_compared": [],
+    }
+    same, other = [(step, 0.5) for step in range(1, 6)], [(4, 0.25), (5, 0.125)]
+    write_records(tmp_path / "unbroken", same, header)
+    write_records(tmp_path / "again", same, header)
+    assert first_difference(tmp_path / "unbroken", tmp_path / "again", unbroken) is None
+    if not is_last_start:
+        difference = {"step": 4, "name": "loss", "before": 0.5, "now": 0.25}
+        header, other = {**header, "differing": [difference]}, other[1:]
+    write_records(tmp_path / "killed", [*same[:3], *other], header)
+    assert first_difference(tmp_path / "unbroken", tmp_path / "killed", killed) == (
         "step 4 of /run, which had resumed from model_epoch0_step2: loss 0.5 unbroken, 0.25 now"
     )
 

@@ -90,6 +90,20 @@ class CachesNoise(Points):
         return self.cache[index], label
 
 
+def batches_that_steps_change():
+    """Each epoch has the same batches, larger than what a snapshot of data copies."""
+    points = [paddle.rand([4, WIDTH, 2**15]) for _ in range(3)]
+
+    def step(model, batch):
+        loss = F.cross_entropy(model(batch[0].mean(axis=-1)), batch[1])
+        if model.training:
+            batch[0].scale_(1.1)
+        return {"loss": loss}
+
+    batches = [(each, paddle.zeros([4, 1], "int64")) for each in points]
+    return with_step(step, train=lambda: iter(batches), valid=None)
+
+
 class HalfAState:
     def state_dict(self):
         return {}
@@ -123,6 +137,7 @@ REFUSED = {
         ["scale", "PosixPath"],
     ),
     "cycle of two": (cycle_of_two, ["weights"]),
+    "batches that steps change": (batches_that_steps_change, ["repeating the first steps"]),
     "gradients left over": (gradients_left_over, ["gradient of step.other", "clear"]),
     "cached augmentation": (lambda: {"train": CachesNoise(), "valid": Points()}, ["train.cache"]),
     "state without a state_dict": (
