@@ -292,16 +292,27 @@ class Visitor:
         send("touchEnd")
 
     def clear(self):
-        """Clear the sheet, and wait until the page has taken the brush again, by a timer."""
+        """Clear the sheet, which puts the brush down, and wait until the page has it again."""
+        brush = self.page.get_by_label("Brush Size").first.element_handle()
         self.page.get_by_label("Clear canvas").click()
-        self.expect("Draw a digit|请写一个数字")
-        self.page.evaluate("new Promise(done => setTimeout(done, 500))")
+        brush.wait_for_element_state("hidden")
         self.take_brush()
+        self.expect("Draw a digit|请写一个数字")
 
     def expect(self, answer):
         """Wait for an answer that starts so."""
         words = self.page.get_by_text(re.compile(rf"^\s*(?:{answer})"))
         self.api.expect(words.first).to_be_visible(timeout=60_000)
+        return words.first
+
+    def expect_layers(self):
+        """Wait for the pictures of the image and of both layers."""
+        pictures = self.page.locator(".grid-container img")
+        self.api.expect(pictures).to_have_count(3)
+        self.page.wait_for_function(
+            "images => images.every(image => image.complete && image.naturalWidth)",
+            arg=pictures.element_handles(),
+        )
 
 
 @pytest.fixture
@@ -339,27 +350,40 @@ def test_page_shows_no_other_digit_than_its_answer(visit):
     visitor = visit(**DESKTOP)
     visitor.draw([[*FLAG, *STEM]])
     visitor.expect("1, probability [1-4]")
-    visitor.api.expect(visitor.page.locator(".grid-container img")).to_have_count(3)
+    visitor.expect_layers()
     seven = visitor.page.get_by_role("heading", name="7", exact=True)
     visitor.api.expect(seven).to_have_count(0)
 
 
+# Collects what an element shows, each time that it changes.
+COLLECT = """element => {
+    window.shown = [];
+    const box = element.closest(".prose");
+    new MutationObserver(() => window.shown.push(box.innerText.trim())).observe(
+        box, {childList: true, characterData: true, subtree: true});
+}"""
+
+
 @shares_the_page
 def test_drawing_sent_late_is_not_read_on_a_cleared_sheet(visit):
+    """It is answered before the next drawing, and so would be shown before the next answer."""
     visitor = visit(**DESKTOP)
     visitor.draw(STROKES[4])
     visitor.expect("4, probability")
     uploads = []
     visitor.page.route("**/upload*", lambda upload: uploads.append(upload))  # held back
-    visitor.draw(STROKES[1])
-    while not uploads:
-        visitor.page.wait_for_timeout(100)
+    with visitor.page.expect_request("**/upload*"):
+        visitor.draw(STROKES[1])
     visitor.clear()
-    for upload in uploads:
-        upload.continue_()
+    visitor.expect("Draw a digit").evaluate(COLLECT)
+    with visitor.page.expect_response("**/upload*", timeout=60_000):
+        for upload in uploads:
+            upload.continue_()
     visitor.page.unroute("**/upload*")
-    visitor.page.wait_for_timeout(3000)  # until it would have been read
-    visitor.expect("Draw a digit")
+    visitor.draw(STROKES[7])
+    visitor.expect("7, probability")
+    shown = visitor.page.evaluate("window.shown")
+    assert uploads and {text.partition(",")[0] for text in shown} <= {"Draw a digit.", "7"}
 
 
 @shares_the_page
@@ -396,8 +420,7 @@ def test_page_speaks_the_browsers_language_in_every_look(visit, screenshots, nam
         visitor = visit(**LOOKS[name])
         visitor.draw(STROKES[3])
         visitor.expect("3[,，]")
-        visitor.api.expect(visitor.page.locator(".grid-container img")).to_have_count(3)
-        visitor.page.wait_for_timeout(2000)  # until the last picture of the maps has come
+        visitor.expect_layers()
         assert visitor.page.evaluate("[scrollX, scrollY]") == [0, 0]  # a finger drew
         width = visitor.page.viewport_size["width"]
         assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width

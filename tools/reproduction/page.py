@@ -40,7 +40,7 @@ PREDICATE = re.compile(r"<!-- holds (.+?) -->")
 MARK = re.compile(r"<!-- (?:reproduce|holds) .+? -->")
 # Markdown takes a line that begins with a comment for HTML, to its end.
 HIDDEN = re.compile(r"^ *<!-- (?:reproduce|holds) [^\n]*?-->[^\n]*\S[^\n]*$", re.MULTILINE)
-FUNCTIONS = {"abs": abs, "all": all, "len": len, "list": list, "max": max, "mean": mean, "min": min}
+FUNCTIONS = {"all": all, "len": len, "max": max, "mean": mean, "min": min}
 
 
 class Figures(dict):
