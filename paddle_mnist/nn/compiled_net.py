@@ -133,6 +133,7 @@ class CompiledNet:
         self._own = _OfThread(net)
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._packing, self._unpacking = packing(net), unpacking(net)
+        self._no_convolved = self.new_convolved(0)
         # Of each parameter its part of all of them, flat, and its shape.
         self.parameter_places: list[tuple[slice, tuple[int, ...]]] = []
         end = 0
@@ -179,10 +180,12 @@ class CompiledNet:
         if title == "cross-entropy":
             numbers = np.zeros(1, np.uint64)
             batch = (numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
-            outputs = (matrix, matrix[0], matrix, matrix)
+            outputs = (matrix, matrix[0], matrix, matrix, self._no_convolved)
             return (*batch, *outputs, *kept, memory.sums, zero, self._own.work)
-        last = zero if title == "convolution" else memory.sums[0]
-        return (matrix, matrix, *kept, last, self._own.work)
+        if title == "convolution":
+            outputs = (matrix, self._no_convolved, np.uint64(0))
+            return (matrix, *outputs, *kept, zero, self._own.work)
+        return (matrix, matrix, *kept, memory.sums[0], self._own.work)
 
     def forward(
         self,
@@ -190,12 +193,13 @@ class CompiledNet:
         parameters: Sequence[Floats],
         threads: int,
         for_backward: bool = True,
+        convolved: Optional[tuple[Floats, ...]] = None,
     ) -> tuple[Floats, Optional[Memory]]:
         """Return the outputs of a batch, and what `backward` needs.
 
         images: float32 [B, C, H, W]. parameters: float32, flat, in one or more parts: of each
         layer the weight and the bias, if it has one. for_backward: False for outputs alone, in
-        little memory.
+        little memory. convolved: see `new_convolved`.
         """
         self.compile("convolution")
         count = len(images)
@@ -209,9 +213,9 @@ class CompiledNet:
 
         def run(number: int, chunk: slice) -> None:
             kept = memory.rows(chunk) if for_backward else self._own.rows(chunk)
-            self._run_forward(
-                flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._own.work
-            )
+            rows = (*kept, memory.weights, skip, self._own.work)
+            at = convolved or self._no_convolved, np.uint64(chunk.start)
+            self._run_forward(flat[chunk], flat_outputs[chunk], *at, *rows)
 
         map_chunks(run, chunks, threads)
         if for_backward:
@@ -247,10 +251,12 @@ class CompiledNet:
         parameters: Sequence[Floats],
         smoothing: float,
         threads: int,
+        convolved: Optional[tuple[Floats, ...]] = None,
     ) -> tuple[np.float32, Floats, Floats]:
         """Return the mean loss of a batch, its logits, and the gradients of the parameters, flat.
 
-        images, parameters: as for `forward`. labels: int64 [B], each less than `net.classes`.
+        images, parameters, convolved: as for `forward`. labels: int64 [B], each less than
+        `net.classes`.
         """
         for title in self.functions:
             self.compile(title)
@@ -267,7 +273,7 @@ class CompiledNet:
         bounds = np.array([0, *(chunk.stop for chunk in chunks)], np.uint64)
         counter = np.zeros(1, np.uint64)
         batch = (self._passes, counter, bounds, flat, labels, smoothing)
-        results = (logits, losses, gradients, no_gradients)
+        results = (logits, losses, gradients, no_gradients, convolved or self._no_convolved)
 
         def run(number: int, chunk: slice) -> None:
             kept = (*self._own.rows(slice(0, LARGE)), memory.weights)
@@ -278,6 +284,14 @@ class CompiledNet:
         return loss, logits, self._sum(memory, len(chunks))
 
     # -------------------------------------------------------------- memory
+
+    def new_convolved(self, count: int) -> tuple[Floats, ...]:
+        """Return arrays [B, C, H, W] for the outputs of each convolution of a batch.
+
+        `forward` and `cross_entropy` fill them if they are given any.
+        """
+        shapes = ((count, *block.convolved_shape) for block in self.net.blocks)
+        return tuple(np.empty(shape, np.float32) for shape in shapes)
 
     def _chunks_of(self, count: int) -> list[slice]:
         """Divide a batch: finely, unless the sums of a net of many parameters would be too many."""

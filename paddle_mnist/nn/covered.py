@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Optional, Union
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -143,11 +144,36 @@ def run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.
     return outputs
 
 
-def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
-    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
-    if any(True for _ in hooks_of(layers)):
-        with paddle.no_grad():
-            run_one_by_one(layers, inputs)
+def has_hooks(layers: Sequence[nn.Layer]) -> bool:
+    """Return whether layers have hooks, for which `call_hooks` needs what they compute."""
+    return any(True for _ in hooks_of(layers))
+
+
+@paddle.no_grad()
+def call_hooks(
+    layers: Sequence[nn.Layer], inputs: paddle.Tensor, convolved: Sequence[np.ndarray]
+) -> None:
+    """Call the hooks of a compiled net's layers, which only read, in order.
+
+    convolved: the outputs of its convolutions, from which Paddle's layers compute the rest.
+    """
+    arrays = iter(convolved)
+    for layer in layers:
+        if type(layer) is not nn.Conv2D:
+            inputs = layer(inputs)
+            continue
+        outputs = _as_tensor(next(arrays))
+        for hook in layer._forward_pre_hooks.values():
+            hook(layer, (inputs,))
+        for hook in layer._forward_post_hooks.values():
+            hook(layer, (inputs,), outputs)
+        inputs = outputs
+
+
+def _as_tensor(array: np.ndarray) -> paddle.Tensor:
+    """Return a tensor that shares the memory of an array, where Paddle can."""
+    can_share = hasattr(paddle.Tensor, "__dlpack__")  # not in Paddle 2
+    return paddle.utils.dlpack.from_dlpack(array) if can_share else paddle.to_tensor(array)
 
 
 def refuse_second_pass() -> Callable[[paddle.Tensor], None]:

@@ -111,9 +111,11 @@ def build(net: Net) -> tuple[Loop, Loop]:
     """Return the forward and the backward pass over several images.
 
     Of their arguments, `images` to `skipped` have one flat row per image; `weights` and `sums` are
-    flat, as `net.weights` and `net.sums` name their parts. skip: the value that is not visited in
-    any image: 0, or nan, which is equal to no value. skipped: the same of each image, which the
-    forward pass writes: nan if one of its values is not finite.
+    flat, as `net.weights` and `net.sums` name their parts. convolved: arrays [B, C, H, W] for the
+    outputs of each block's convolution in the whole batch, in which these images come from `first`
+    on; B is 0 if nobody needs them. skip: the value that is not visited in any image: 0, or nan,
+    which is equal to no value. skipped: the same of each image, which the forward pass writes: nan
+    if one of its values is not finite.
     """
     numbers = range(len(net.blocks))
     load = load_loop(net)
@@ -125,11 +127,13 @@ def build(net: Net) -> tuple[Loop, Loop]:
     write_image_gradient = image_gradient_loop(net)
 
     @compiled
-    def run_forward(images, outputs, kept, winners, skipped, weights, skip, work):
+    def run_forward(
+        images, outputs, convolved, first, kept, winners, skipped, weights, skip, work
+    ):  # fmt: skip
         for i in range(uint64(images.shape[0])):
-            skipped[i] = forward(
-                kept[i], winners[i], weights, load(images[i], kept[i], skip, work), work
-            )
+            loaded = load(images[i], kept[i], skip, work)
+            rows = convolved, first + i, kept[i], winners[i]
+            skipped[i] = forward(rows, weights, loaded, work)
             write_outputs(kept[i], weights, outputs[i], work.target)
 
     @compiled
@@ -145,8 +149,8 @@ def build(net: Net) -> tuple[Loop, Loop]:
 
 def _chain_forward(first: Loop, second: Loop) -> Loop:
     @inlined
-    def both(kept, winners, weights, skipped, work):
-        return second(kept, winners, weights, first(kept, winners, weights, skipped, work), work)
+    def both(rows, weights, skipped, work):
+        return second(rows, weights, first(rows, weights, skipped, work), work)
 
     return both
 
@@ -244,14 +248,19 @@ def block_forward(net: Net, number: int) -> Loop:
     first, row, stride, *_ = places_of(block.inputs)
     list_inputs = list_inputs_loop(block, first, row, stride)
     is_listed = number == 0
-    scatter = scatter_loop(block.inputs, block.kernel, block.sums, block.pooled_columns)
+    columns = range(block.margin, block.margin + block.convolved_shape[2])
+    scatter = scatter_loop(block.inputs, block.kernel, block.sums, columns)
+    write_convolved = convolved_loop(block)
     pool = pool_loop(block, net.maps[number + 1])
 
     @inlined
-    def forward(kept, winners, weights, skipped, work):
+    def forward(rows, weights, skipped, work):
+        convolved, image, kept, winners = rows
         if not is_listed:
             list_inputs(kept[inputs], skipped, work)
         scatter(work, weights[kernels], work.target)
+        if len(convolved[number]):
+            write_convolved(work.target, weights[bias], convolved[number][image])
         not_finite = pool(work.target, weights[bias], winners[winners_part], kept[outputs])
         return NAN if not_finite else skipped
 
@@ -386,15 +395,31 @@ def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap, columns: r
     return scatter
 
 
+def convolved_loop(block: BlockSizes) -> Loop:
+    """Return a function that writes the outputs of the convolution, channels first."""
+    _, row, stride, *_ = places_of(block.sums)
+    origin = uint64(block.margin) * (row + stride)
+    channels, height, width = map(uint64, block.convolved_shape)
+
+    @compiled
+    def write(sums, bias, convolved):
+        for c in range(channels):
+            for y in range(height):
+                for x in range(width):
+                    value = sums[origin + y * row + x * stride + c] + bias[c]
+                    convolved[c, y, x] = value
+
+    return write
+
+
 def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
     """Return a function that computes pooling, bias and ReLU of the convolution's sums.
 
     The bias and ReLU come last: they do not change which of four values is the largest. The first
     of equal values wins, and a nan wins over all numbers.
     """
-    margin = block.kernel - 1 - block.padding  # sums beyond the convolution's outputs
     _, row, stride, *_ = places_of(block.sums)
-    origin = uint64(margin) * (row + stride)
+    origin = uint64(block.margin) * (row + stride)
     out_origin, out_row, out_stride, height, width, channels = places_of(outputs)
     padded = row  # channels, as many as the sums and the winners have of each pixel
 
@@ -645,19 +670,19 @@ def batch_loop(number: int) -> Loop:
     @compiled
     def run(
         passes, counter, bounds, images, labels, smoothing, logits, losses, gradients, unused,
-        kept, winners, skipped, weights, sums, skip, work,
+        convolved, kept, winners, skipped, weights, sums, skip, work,
     ):  # fmt: skip
         chunks, scale = uint64(len(bounds) - 1), 1 / len(images)
         chunk = next_number(counter)
         while chunk < chunks:
             part = slice(bounds[chunk], bounds[chunk + ONE])
-            inputs = images[part], logits[part], kept, winners, skipped, weights, skip, work
-            call_at(passes[0], inputs)
+            rows = kept, winners, skipped, weights
+            outputs = logits[part], convolved, bounds[chunk]
+            call_at(passes[0], (images[part], *outputs, *rows, skip, work))
             cross_entropy(
                 logits[part], labels[part], smoothing, scale, losses[part], gradients[part]
             )
-            rows = kept, winners, skipped, weights, sums[chunk], work
-            call_at(passes[1], (gradients[part], unused[part], *rows))
+            call_at(passes[1], (gradients[part], unused[part], *rows, sums[chunk], work))
             chunk = next_number(counter)
 
     return run

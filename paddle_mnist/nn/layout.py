@@ -116,12 +116,18 @@ class BlockSizes:
         return self.width + 2 * self.padding
 
     @property
+    def convolved_shape(self) -> tuple[int, int, int]:
+        """The shape of the convolution's outputs: channels, height, width."""
+        taps = self.kernel - 1
+        return (self.outputs, self.padded_height - taps, self.padded_width - taps)
+
+    @property
     def pooled_height(self) -> int:
-        return (self.padded_height - self.kernel + 1) // 2
+        return self.convolved_shape[1] // 2
 
     @property
     def pooled_width(self) -> int:
-        return (self.padded_width - self.kernel + 1) // 2
+        return self.convolved_shape[2] // 2
 
     @property
     def pooled_size(self) -> int:
@@ -150,10 +156,9 @@ class BlockSizes:
         return FeatureMap(2 * self.pooled_height, 2 * self.pooled_width, self.outputs)
 
     @property
-    def pooled_columns(self) -> range:
-        """The columns of the sums that are pooled."""
-        margin = self.kernel - 1 - self.padding
-        return range(margin, margin + 2 * self.pooled_width)
+    def margin(self) -> int:
+        """Rows of the sums above the convolution's outputs, and columns on their left."""
+        return self.kernel - 1 - self.padding
 
 
 @dataclass(frozen=True)
