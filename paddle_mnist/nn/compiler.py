@@ -42,6 +42,7 @@ OPTIONS = {
     "boundscheck": False,
     "_nrt": False,  # no counts of references, which need arrays that may be the same
     "fastmath": {"contract"},  # a * b + c in one instruction; nothing that changes the order
+    "no_cfunc_wrapper": True,  # no second entry, for C, which takes a tenth of the time to compile
 }
 
 
@@ -73,8 +74,17 @@ class _NoOverlap(compiler.Compiler):
 
 
 def compiled(function: Callable[..., Any]) -> Loop:
-    """Decorate a function to be compiled; its arrays must not overlap."""
-    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **OPTIONS)
+    """Decorate a function that compiled ones call; its arrays must not overlap."""
+    return _jit(function, no_cpython_wrapper=True)
+
+
+def entry(function: Callable[..., Any]) -> Loop:
+    """Decorate a function as `compiled` does, but so that Python can call it."""
+    return _jit(function, no_cpython_wrapper=False)
+
+
+def _jit(function: Callable[..., Any], **options: bool) -> Loop:
+    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **OPTIONS, **options)
     return loop
 
 

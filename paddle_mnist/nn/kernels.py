@@ -38,7 +38,7 @@ from numba import float64, types, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from paddle_mnist.nn.compiler import Loop, compiled, inlined, processor, unique
+from paddle_mnist.nn.compiler import Loop, compiled, entry, inlined, processor, unique
 from paddle_mnist.nn.layout import (
     BlockSizes,
     FeatureMap,
@@ -126,7 +126,7 @@ def build(net: Net) -> tuple[Loop, Loop]:
     )
     write_image_gradient = image_gradient_loop(net)
 
-    @compiled
+    @entry
     def run_forward(
         images, outputs, convolved, first, kept, winners, skipped, weights, skip, work
     ):  # fmt: skip
@@ -136,7 +136,7 @@ def build(net: Net) -> tuple[Loop, Loop]:
             skipped[i] = forward(rows, weights, loaded, work)
             write_outputs(kept[i], weights, outputs[i], work.target)
 
-    @compiled
+    @entry
     def run_backward(gradients, image_gradients, kept, winners, skipped, weights, sums, work):
         sums[:] = ZERO
         for i in range(uint64(gradients.shape[0])):
@@ -667,7 +667,7 @@ def batch_loop(number: int) -> Loop:
     """
     cross_entropy = cross_entropy_loop(number)
 
-    @compiled
+    @entry
     def run(
         passes, counter, bounds, images, labels, smoothing, logits, losses, gradients, unused,
         convolved, kept, winners, skipped, weights, sums, skip, work,
