@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import itertools
 import math
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any, Optional
 import numpy as np
 import numpy.typing as npt
 
-from paddle_mnist.nn import compiler, kernels, layout
+from paddle_mnist.nn import compiler, intrinsics, kernels, layout
 from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, chunks_of, map_chunks
 from paddle_mnist.nn.layout import Floats, Net, aligned_zeros, packing, unpacking
 from paddle_mnist.system.environment import for_another_python
@@ -67,7 +68,7 @@ def compile_ahead(net: Net) -> None:
 def _sources() -> str:
     """Return a hash of the code that is compiled."""
     digest = hashlib.sha256()
-    for module in (kernels, layout, compiler):
+    for module in (kernels, intrinsics, layout, compiler):
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()
 
@@ -135,11 +136,8 @@ class CompiledNet:
         self._packing, self._unpacking = packing(net), unpacking(net)
         self._no_convolved = self.new_convolved(0)
         # Of each parameter its part of all of them, flat, and its shape.
-        self.parameter_places: list[tuple[slice, tuple[int, ...]]] = []
-        end = 0
-        for shape in net.parameter_shapes:
-            begin, end = end, end + math.prod(shape)
-            self.parameter_places.append((slice(begin, end), shape))
+        ends = [0, *itertools.accumulate(map(math.prod, net.parameter_shapes))]
+        self.parameter_places = [*zip(map(slice, ends, ends[1:]), net.parameter_shapes)]
         self._run_forward, self._run_backward = kernels.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
@@ -183,8 +181,8 @@ class CompiledNet:
             outputs = (matrix, matrix[0], matrix, matrix, self._no_convolved)
             return (*batch, *outputs, *kept, memory.sums, zero, self._own.work)
         if title == "convolution":
-            outputs = (matrix, self._no_convolved, np.uint64(0))
-            return (matrix, *outputs, *kept, zero, self._own.work)
+            first = np.uint64(0)
+            return (matrix, matrix, self._no_convolved, first, *kept, zero, self._own.work)
         return (matrix, matrix, *kept, memory.sums[0], self._own.work)
 
     def forward(

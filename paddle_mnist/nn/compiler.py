@@ -73,19 +73,14 @@ class _NoOverlap(compiler.Compiler):
         return super().define_pipelines()
 
 
-def compiled(function: Callable[..., Any]) -> Loop:
+def compiled(function: Callable[..., Any], no_cpython_wrapper: bool = True) -> Loop:
     """Decorate a function that compiled ones call; its arrays must not overlap."""
-    return _jit(function, no_cpython_wrapper=True)
-
-
-def entry(function: Callable[..., Any]) -> Loop:
-    """Decorate a function as `compiled` does, but so that Python can call it."""
-    return _jit(function, no_cpython_wrapper=False)
-
-
-def _jit(function: Callable[..., Any], **options: bool) -> Loop:
-    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **OPTIONS, **options)
+    options = {**OPTIONS, "no_cpython_wrapper": no_cpython_wrapper}
+    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **options)
     return loop
+
+
+entry = functools.partial(compiled, no_cpython_wrapper=False)  # for calls from Python, too
 
 
 def inlined(function: Callable[..., Any]) -> Loop:
