@@ -258,7 +258,8 @@ def _std(values: np.ndarray, mean: np.float32) -> float:
 def _by_channel(is_zero: np.ndarray) -> np.ndarray:
     """Return whether each channel, on the second axis, is all zero: bool [C]."""
     other_axes = tuple(axis for axis in range(is_zero.ndim) if axis != 1)
-    return is_zero.all(axis=other_axes) if is_zero.ndim > 1 else is_zero.all(keepdims=True)
+    are_zero = is_zero.all(axis=other_axes) if is_zero.ndim > 1 else is_zero.all(keepdims=True)
+    return np.asarray(are_zero)
 
 
 def _as_float32(tensor: paddle.Tensor) -> np.ndarray:

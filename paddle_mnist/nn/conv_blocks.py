@@ -19,7 +19,6 @@ from paddle_mnist.nn.covered import (
     SWITCH,
     call_hooks,
     covered_net,
-    has_hooks,
     parameters_of,
     refuse_second_pass,
     run_one_by_one,
@@ -96,7 +95,7 @@ class FastConvSwitch(nn.Layer):
         for hook in pre_hooks:
             hook(self, inputs)
         compiled = compiled_net(net)
-        convolved = compiled.new_convolved(len(inputs[0])) if has_hooks(layers) else None
+        convolved = compiled.new_convolved(len(inputs[0])) if any(hooks_of(layers)) else None
         flat = [parameter.numpy().ravel() for parameter in parameters]
         mean, logits, gradients = compiled.cross_entropy(
             as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv), convolved
@@ -205,7 +204,7 @@ def _run_compiled(
     tensors = [inputs, *parameters] if net.input_gradient else parameters
     joined = paddle.concat([tensor.flatten() for tensor in tensors])
     compiled = compiled_net(net)
-    convolved = compiled.new_convolved(len(inputs)) if has_hooks(layers) else None
+    convolved = compiled.new_convolved(len(inputs)) if any(hooks_of(layers)) else None
     apply: Callable[..., paddle.Tensor] = _Blocks.apply
     outputs = apply(inputs.detach(), joined, compiled, threads, needs_gradient, convolved)
     if convolved:

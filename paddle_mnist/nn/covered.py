@@ -5,8 +5,8 @@ import importlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Optional, Union
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -87,7 +87,8 @@ def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
         if features == math.prod(shape) and features * outputs <= MAX_LINEAR:
             classes = outputs
             at += 1
-    biases = tuple(layer.bias is not None for layer in layers[:at] if hasattr(layer, "bias"))
+    weighted = [layer for layer in layers[:at] if type(layer) in (nn.Conv2D, nn.Linear)]
+    biases = tuple(layer._parameters.get("bias") is not None for layer in weighted)
     input_gradient = paddle.is_grad_enabled() and not inputs.stop_gradient
     return Net(tuple(blocks), biases, classes, is_flat, input_gradient)
 
@@ -144,11 +145,6 @@ def run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.
     return outputs
 
 
-def has_hooks(layers: Sequence[nn.Layer]) -> bool:
-    """Return whether layers have hooks, for which `call_hooks` needs what they compute."""
-    return any(True for _ in hooks_of(layers))
-
-
 @paddle.no_grad()
 def call_hooks(
     layers: Sequence[nn.Layer], inputs: paddle.Tensor, convolved: Sequence[np.ndarray]
@@ -163,9 +159,12 @@ def call_hooks(
             inputs = layer(inputs)
             continue
         outputs = _as_tensor(next(arrays))
-        for hook in layer._forward_pre_hooks.values():
+        # Paddle's types leave out that arguments come as a tuple.
+        pre_hooks: Iterable[Callable[..., Any]] = layer._forward_pre_hooks.values()
+        post_hooks: Iterable[Callable[..., Any]] = layer._forward_post_hooks.values()
+        for hook in pre_hooks:
             hook(layer, (inputs,))
-        for hook in layer._forward_post_hooks.values():
+        for hook in post_hooks:
             hook(layer, (inputs,), outputs)
         inputs = outputs
 
