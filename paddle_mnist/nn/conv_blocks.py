@@ -178,7 +178,8 @@ def run_layers(
 ) -> paddle.Tensor:
     """Compute layers one after another, as a compiled net where they are as in `ConvBlocks`.
 
-    Hooks that only read see what Paddle's layers compute, and change no bit of the result.
+    Hooks that only read see the convolutions that the compiled net has computed, and what Paddle's
+    layers compute from them; they change no bit of the result.
     """
     net = covered_net(layers, inputs) if fast_conv not in ("off", 0) else None
     if net is None:
