@@ -27,9 +27,11 @@ from paddle_mnist.monitor.hooks import (
     select_layers,
 )
 from paddle_mnist.nn.layers import dense_gradient, densify, own_gradient_hooks
+from paddle_mnist.system.arrays import shared_array
 
 log = logging.getLogger("paddle_mnist")
 
+BLOCK = 2**16  # values, which stay in the cache while they are computed with
 WHAT = ("outputs", "parameters", "gradients")
 
 
@@ -189,19 +191,21 @@ class LayerWatch(Observer):
             name = f"{name}:{self._calls[name]}"
         self.shapes[name], self.dtypes[name] = list(output.shape), str(output.dtype)
         values = _as_float32(output)
+        is_zero = values == 0
         with np.errstate(all="ignore"):  # NaN and infinity are reported below
+            mean = values.mean()
             statistics = {
-                "mean": float(values.mean()),
-                "std": float(values.std()),
+                "mean": float(mean),
+                "std": _std(values, mean),
                 "min": float(values.min()),
                 "max": float(values.max()),
-                "zeros": 1 - np.count_nonzero(values) / values.size,
+                "zeros": np.count_nonzero(is_zero) / values.size,
             }
         root_mean_square, nonfinite = math.hypot(statistics["mean"], statistics["std"]), 0
         # Both minimum and maximum are NaN if any value is.
         if not math.isfinite(statistics["min"] + statistics["max"]):
             nonfinite, statistics = int(values.size - np.isfinite(values).sum()), {}
-        dead = _zero_channels(values)
+        dead = _by_channel(is_zero)
         statistics |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
         self._values |= {f"watch/{name}/{tag}": value for tag, value in statistics.items()}
         layer_input = first_tensor(inputs)
@@ -211,8 +215,9 @@ class LayerWatch(Observer):
         # ReLU or at the border of images.
         is_plain = not layer.parameters() and not layer.sublayers()
         if layer_input is not None and is_plain and layer_input.shape[1:2] == output.shape[1:2]:
-            killed_here = dead & ~_zero_channels(_as_float32(layer_input))
-            self.diagnosis.check_channels(number, name, killed_here)
+            if dead.any():
+                dead &= ~_by_channel(_as_float32(layer_input) == 0)
+            self.diagnosis.check_channels(number, name, dead)
 
     def _check_model(self, number: int, inputs: Any, output: Any) -> None:
         model_input, outputs = first_tensor(inputs), first_tensor(output)
@@ -243,20 +248,27 @@ class LayerWatch(Observer):
             yield f"watch/{name}/gradient_norm", float(gradient_norm)
 
 
-def _zero_channels(values: np.ndarray) -> np.ndarray:
+def _std(values: np.ndarray, mean: np.float32) -> float:
+    """Return the standard deviation, block by block: the differences of all would need memory."""
+    flat = values.reshape(-1)
+    blocks = (flat[start : start + BLOCK] - mean for start in range(0, flat.size, BLOCK))
+    return math.sqrt(sum(float(np.einsum("i,i->", block, block)) for block in blocks) / flat.size)
+
+
+def _by_channel(is_zero: np.ndarray) -> np.ndarray:
     """Return whether each channel, on the second axis, is all zero: bool [C]."""
-    other_axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-    is_any = values.any(axis=other_axes) if values.ndim > 1 else values.any(keepdims=True)
-    return ~np.asarray(is_any)
+    other_axes = tuple(axis for axis in range(is_zero.ndim) if axis != 1)
+    are_zero = is_zero.all(axis=other_axes) if is_zero.ndim > 1 else is_zero.all(keepdims=True)
+    return np.asarray(are_zero)
 
 
 def _as_float32(tensor: paddle.Tensor) -> np.ndarray:
-    return tensor.detach().astype("float32").numpy()
+    return shared_array(tensor if tensor.dtype == paddle.float32 else tensor.astype("float32"))
 
 
 @paddle.no_grad()
 def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
-    return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
+    return tensor.detach().astype("float32").norm()
 
 
 watch = LayerWatch

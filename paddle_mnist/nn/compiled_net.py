@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import itertools
 import math
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any, Optional
 import numpy as np
 import numpy.typing as npt
 
-from paddle_mnist.nn import compiler, kernels, layout
+from paddle_mnist.nn import compiler, intrinsics, kernels, layout
 from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, chunks_of, map_chunks
 from paddle_mnist.nn.layout import Floats, Net, aligned_zeros, packing, unpacking
 from paddle_mnist.system.environment import for_another_python
@@ -67,7 +68,7 @@ def compile_ahead(net: Net) -> None:
 def _sources() -> str:
     """Return a hash of the code that is compiled."""
     digest = hashlib.sha256()
-    for module in (kernels, layout, compiler):
+    for module in (kernels, intrinsics, layout, compiler):
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()
 
@@ -133,12 +134,10 @@ class CompiledNet:
         self._own = _OfThread(net)
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._packing, self._unpacking = packing(net), unpacking(net)
+        self._no_convolved = self.new_convolved(0)
         # Of each parameter its part of all of them, flat, and its shape.
-        self.parameter_places: list[tuple[slice, tuple[int, ...]]] = []
-        end = 0
-        for shape in net.parameter_shapes:
-            begin, end = end, end + math.prod(shape)
-            self.parameter_places.append((slice(begin, end), shape))
+        ends = [0, *itertools.accumulate(map(math.prod, net.parameter_shapes))]
+        self.parameter_places = [*zip(map(slice, ends, ends[1:]), net.parameter_shapes)]
         self._run_forward, self._run_backward = kernels.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
@@ -179,10 +178,12 @@ class CompiledNet:
         if title == "cross-entropy":
             numbers = np.zeros(1, np.uint64)
             batch = (numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
-            outputs = (matrix, matrix[0], matrix, matrix)
+            outputs = (matrix, matrix[0], matrix, matrix, self._no_convolved)
             return (*batch, *outputs, *kept, memory.sums, zero, self._own.work)
-        last = zero if title == "convolution" else memory.sums[0]
-        return (matrix, matrix, *kept, last, self._own.work)
+        if title == "convolution":
+            first = np.uint64(0)
+            return (matrix, matrix, self._no_convolved, first, *kept, zero, self._own.work)
+        return (matrix, matrix, *kept, memory.sums[0], self._own.work)
 
     def forward(
         self,
@@ -190,12 +191,13 @@ class CompiledNet:
         parameters: Sequence[Floats],
         threads: int,
         for_backward: bool = True,
+        convolved: Optional[tuple[Floats, ...]] = None,
     ) -> tuple[Floats, Optional[Memory]]:
         """Return the outputs of a batch, and what `backward` needs.
 
         images: float32 [B, C, H, W]. parameters: float32, flat, in one or more parts: of each
         layer the weight and the bias, if it has one. for_backward: False for outputs alone, in
-        little memory.
+        little memory. convolved: see `new_convolved`.
         """
         self.compile("convolution")
         count = len(images)
@@ -209,9 +211,9 @@ class CompiledNet:
 
         def run(number: int, chunk: slice) -> None:
             kept = memory.rows(chunk) if for_backward else self._own.rows(chunk)
-            self._run_forward(
-                flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._own.work
-            )
+            rows = (*kept, memory.weights, skip, self._own.work)
+            at = convolved or self._no_convolved, np.uint64(chunk.start)
+            self._run_forward(flat[chunk], flat_outputs[chunk], *at, *rows)
 
         map_chunks(run, chunks, threads)
         if for_backward:
@@ -247,10 +249,12 @@ class CompiledNet:
         parameters: Sequence[Floats],
         smoothing: float,
         threads: int,
+        convolved: Optional[tuple[Floats, ...]] = None,
     ) -> tuple[np.float32, Floats, Floats]:
         """Return the mean loss of a batch, its logits, and the gradients of the parameters, flat.
 
-        images, parameters: as for `forward`. labels: int64 [B], each less than `net.classes`.
+        images, parameters, convolved: as for `forward`. labels: int64 [B], each less than
+        `net.classes`.
         """
         for title in self.functions:
             self.compile(title)
@@ -267,7 +271,7 @@ class CompiledNet:
         bounds = np.array([0, *(chunk.stop for chunk in chunks)], np.uint64)
         counter = np.zeros(1, np.uint64)
         batch = (self._passes, counter, bounds, flat, labels, smoothing)
-        results = (logits, losses, gradients, no_gradients)
+        results = (logits, losses, gradients, no_gradients, convolved or self._no_convolved)
 
         def run(number: int, chunk: slice) -> None:
             kept = (*self._own.rows(slice(0, LARGE)), memory.weights)
@@ -278,6 +282,14 @@ class CompiledNet:
         return loss, logits, self._sum(memory, len(chunks))
 
     # -------------------------------------------------------------- memory
+
+    def new_convolved(self, count: int) -> tuple[Floats, ...]:
+        """Return arrays [B, C, H, W] for the outputs of each convolution of a batch.
+
+        `forward` and `cross_entropy` fill them if they are given any.
+        """
+        shapes = ((count, *block.convolved_shape) for block in self.net.blocks)
+        return tuple(np.empty(shape, np.float32) for shape in shapes)
 
     def _chunks_of(self, count: int) -> list[slice]:
         """Divide a batch: finely, unless the sums of a net of many parameters would be too many."""

@@ -42,6 +42,7 @@ OPTIONS = {
     "boundscheck": False,
     "_nrt": False,  # no counts of references, which need arrays that may be the same
     "fastmath": {"contract"},  # a * b + c in one instruction; nothing that changes the order
+    "no_cfunc_wrapper": True,  # no second entry, for C, which takes a tenth of the time to compile
 }
 
 
@@ -72,10 +73,14 @@ class _NoOverlap(compiler.Compiler):
         return super().define_pipelines()
 
 
-def compiled(function: Callable[..., Any]) -> Loop:
-    """Decorate a function to be compiled; its arrays must not overlap."""
-    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **OPTIONS)
+def compiled(function: Callable[..., Any], no_cpython_wrapper: bool = True) -> Loop:
+    """Decorate a function that compiled ones call; its arrays must not overlap."""
+    options = {**OPTIONS, "no_cpython_wrapper": no_cpython_wrapper}
+    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **options)
     return loop
+
+
+entry = functools.partial(compiled, no_cpython_wrapper=False)  # for calls from Python, too
 
 
 def inlined(function: Callable[..., Any]) -> Loop:

@@ -94,12 +94,14 @@ class FastConvSwitch(nn.Layer):
         post_hooks: Iterable[Callable[..., Any]] = self._forward_post_hooks.values()
         for hook in pre_hooks:
             hook(self, inputs)
-        call_hooks(layers, inputs[0])
         compiled = compiled_net(net)
+        convolved = compiled.new_convolved(len(inputs[0])) if any(hooks_of(layers)) else None
         flat = [parameter.numpy().ravel() for parameter in parameters]
         mean, logits, gradients = compiled.cross_entropy(
-            as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv)
+            as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv), convolved
         )
+        if convolved:
+            call_hooks(layers, inputs[0], convolved)
         outputs = paddle.to_tensor(logits)
         for hook in post_hooks:
             hook(self, inputs, outputs)
@@ -176,13 +178,13 @@ def run_layers(
 ) -> paddle.Tensor:
     """Compute layers one after another, as a compiled net where they are as in `ConvBlocks`.
 
-    Hooks that only read see what Paddle's layers compute, and change no bit of the result.
+    Hooks that only read see the convolutions that the compiled net has computed, and what Paddle's
+    layers compute from them; they change no bit of the result.
     """
     net = covered_net(layers, inputs) if fast_conv not in ("off", 0) else None
     if net is None:
         return run_one_by_one(layers, inputs)
     covered, others = layers[: net.layers], layers[net.layers :]
-    call_hooks(covered, inputs)
     compiled_outputs = _run_compiled(net, covered, inputs, threads_of(fast_conv))
     return run_one_by_one(others, compiled_outputs)
 
@@ -202,8 +204,12 @@ def _run_compiled(
     # As one tensor, because a `PyLayer` has to give the gradients of all its inputs or of none.
     tensors = [inputs, *parameters] if net.input_gradient else parameters
     joined = paddle.concat([tensor.flatten() for tensor in tensors])
+    compiled = compiled_net(net)
+    convolved = compiled.new_convolved(len(inputs)) if any(hooks_of(layers)) else None
     apply: Callable[..., paddle.Tensor] = _Blocks.apply
-    outputs = apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
+    outputs = apply(inputs.detach(), joined, compiled, threads, needs_gradient, convolved)
+    if convolved:
+        call_hooks(layers, inputs, convolved)
     if not needs_gradient:
         return outputs
     outputs.register_hook(refuse_second_pass())
@@ -220,11 +226,12 @@ class _Blocks(PyLayer):
         net: "CompiledNet",
         threads: int,
         needs_gradient: bool,
+        convolved: Optional[tuple[np.ndarray, ...]],
     ) -> paddle.Tensor:
         images, values = as_array(inputs), joined.numpy()
         if net.net.input_gradient:
             values = values[images.size :]
-        outputs, ctx.memory = net.forward(images, [values], threads, needs_gradient)
+        outputs, ctx.memory = net.forward(images, [values], threads, needs_gradient, convolved)
         ctx.net, ctx.threads = net, threads
         return paddle.to_tensor(outputs)
 

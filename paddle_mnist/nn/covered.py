@@ -5,9 +5,10 @@ import importlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Optional, Union
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional, Union
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -86,7 +87,8 @@ def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
         if features == math.prod(shape) and features * outputs <= MAX_LINEAR:
             classes = outputs
             at += 1
-    biases = tuple(layer.bias is not None for layer in layers[:at] if hasattr(layer, "bias"))
+    weighted = [layer for layer in layers[:at] if type(layer) in (nn.Conv2D, nn.Linear)]
+    biases = tuple(layer._parameters.get("bias") is not None for layer in weighted)
     input_gradient = paddle.is_grad_enabled() and not inputs.stop_gradient
     return Net(tuple(blocks), biases, classes, is_flat, input_gradient)
 
@@ -143,11 +145,34 @@ def run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.
     return outputs
 
 
-def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
-    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
-    if any(True for _ in hooks_of(layers)):
-        with paddle.no_grad():
-            run_one_by_one(layers, inputs)
+@paddle.no_grad()
+def call_hooks(
+    layers: Sequence[nn.Layer], inputs: paddle.Tensor, convolved: Sequence[np.ndarray]
+) -> None:
+    """Call the hooks of a compiled net's layers, which only read, in order.
+
+    convolved: the outputs of its convolutions, from which Paddle's layers compute the rest.
+    """
+    arrays = iter(convolved)
+    for layer in layers:
+        if type(layer) is not nn.Conv2D:
+            inputs = layer(inputs)
+            continue
+        outputs = _as_tensor(next(arrays))
+        # Paddle's types leave out that arguments come as a tuple.
+        pre_hooks: Iterable[Callable[..., Any]] = layer._forward_pre_hooks.values()
+        post_hooks: Iterable[Callable[..., Any]] = layer._forward_post_hooks.values()
+        for hook in pre_hooks:
+            hook(layer, (inputs,))
+        for hook in post_hooks:
+            hook(layer, (inputs,), outputs)
+        inputs = outputs
+
+
+def _as_tensor(array: np.ndarray) -> paddle.Tensor:
+    """Return a tensor that shares the memory of an array, where Paddle can."""
+    can_share = hasattr(paddle.Tensor, "__dlpack__")  # not in Paddle 2
+    return paddle.utils.dlpack.from_dlpack(array) if can_share else paddle.to_tensor(array)
 
 
 def refuse_second_pass() -> Callable[[paddle.Tensor], None]:

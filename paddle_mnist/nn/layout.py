@@ -1,4 +1,20 @@
-"""Sizes of a compiled net, and where its kernels find each value in flat arrays."""
+"""Sizes of a compiled net, and where its kernels find each value in flat arrays.
+
+The pixels of an image of C channels, 3 x 2 of them here, lie in one of two orders (`FeatureMap`):
+
+    row by row:    a b c       a b c d e f      x_step = pixel
+                   d e f                        y_step = a row of pixels
+    by_columns:    a b c       a d b e c f      x_step = a column of pixels
+                   d e f                        y_step = pixel
+
+x_step leads to the pixel on the right, y_step to the one below; a pixel has its C channels, and as
+many zeros as make it whole vectors. Padding adds pixels around the image, so that the first one of
+its own is at `first`. All steps and places are counted in floats.
+
+Inputs and pooled outputs are stored row by row, with the padding of the block that reads them; the
+sums of a convolution and the gradients of inputs by columns, so that the K pixels that a value of
+one row reaches in a column are one run of floats; images of few channels as `Windows`.
+"""
 
 import functools
 import math
@@ -51,10 +67,9 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> npt.NDArray[Sc
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """The storage of an image of several channels: channels last, each pixel on whole vectors.
+    """The storage of an image of several channels, in one of the orders of this module.
 
-    by_columns: pixels that lie one below the other are neighbours, as the sums of a convolution
-    need it. A pixel then takes a multiple of four floats, at least a whole vector.
+    By columns, a pixel takes a multiple of four floats, at least a whole cache line.
     """
 
     height: int
@@ -64,33 +79,32 @@ class FeatureMap:
     by_columns: bool = False
 
     @property
-    def stride(self) -> int:
-        """Floats from a pixel to the next in its row."""
+    def pixel(self) -> int:
+        """Floats of a pixel: its channels, and those that pad it."""
         if self.by_columns:
-            return (self.height + 2 * self.padding) * self.row
+            return max(CACHE_LINE, -(-self.channels // 4) * 4)
         return round_up(self.channels)
 
     @property
-    def row(self) -> int:
-        """Floats from a pixel to the one below."""
-        if self.by_columns:
-            return max(CACHE_LINE, -(-self.channels // 4) * 4)
-        return (self.width + 2 * self.padding) * self.stride
+    def x_step(self) -> int:
+        return self.pixel * (self.height + 2 * self.padding if self.by_columns else 1)
+
+    @property
+    def y_step(self) -> int:
+        return self.pixel * (1 if self.by_columns else self.width + 2 * self.padding)
 
     @property
     def first(self) -> int:
         """The place of the first pixel that is not padding."""
-        return self.padding * (self.row + self.stride)
+        return self.padding * (self.x_step + self.y_step)
 
     @property
     def size(self) -> int:
-        if self.by_columns:
-            return (self.width + 2 * self.padding) * self.stride
-        return (self.height + 2 * self.padding) * self.row
+        return self.pixel * (self.width + 2 * self.padding) * (self.height + 2 * self.padding)
 
     def taps_size(self, kernel: int) -> int:
         """Floats of the weights for the sums of `kernel` pixels, one below the other."""
-        return -(-kernel * self.row // CACHE_LINE) * CACHE_LINE
+        return -(-kernel * self.y_step // CACHE_LINE) * CACHE_LINE
 
 
 @dataclass(frozen=True)
@@ -116,12 +130,18 @@ class BlockSizes:
         return self.width + 2 * self.padding
 
     @property
+    def convolved_shape(self) -> tuple[int, int, int]:
+        """The shape of the convolution's outputs: channels, height, width."""
+        taps = self.kernel - 1
+        return (self.outputs, self.padded_height - taps, self.padded_width - taps)
+
+    @property
     def pooled_height(self) -> int:
-        return (self.padded_height - self.kernel + 1) // 2
+        return self.convolved_shape[1] // 2
 
     @property
     def pooled_width(self) -> int:
-        return (self.padded_width - self.kernel + 1) // 2
+        return self.convolved_shape[2] // 2
 
     @property
     def pooled_size(self) -> int:
@@ -150,19 +170,22 @@ class BlockSizes:
         return FeatureMap(2 * self.pooled_height, 2 * self.pooled_width, self.outputs)
 
     @property
-    def pooled_columns(self) -> range:
-        """The columns of the sums that are pooled."""
-        margin = self.kernel - 1 - self.padding
-        return range(margin, margin + 2 * self.pooled_width)
+    def margin(self) -> int:
+        """Rows of the sums above the convolution's outputs, and columns on their left."""
+        return self.kernel - 1 - self.padding
 
 
 @dataclass(frozen=True)
 class Windows:
     """The storage of a block's inputs for the gradient of its kernels: as K x K windows.
 
-    Usually a `FeatureMap`, in which a window is K rows of K pixels. Rows of images of few channels
-    would be shorter than a vector; there each pixel holds the column of K pixels below it, and a
-    window is one row.
+    Usually the padded `FeatureMap`, in which a window is K runs of K pixels. For images of few
+    channels, these would be shorter than a vector; there the K pixels below each other stand in the
+    place of the upper one, and a window is one run:
+
+        a b c          a d  b e  c f      with K = 2, the window at `a` is the run a d b e
+        d e f   --->   d g  e h  f i
+        g h i
     """
 
     block: BlockSizes
@@ -173,31 +196,28 @@ class Windows:
         return self.of_images and self.block.channels <= FEW_CHANNELS
 
     @property
-    def rows(self) -> int:
-        """Rows of a window."""
+    def runs(self) -> int:
+        """Runs of a window."""
         return 1 if self.as_columns else self.block.kernel
 
     @property
-    def row_size(self) -> int:
-        """Floats of such a row, with those that pad it."""
-        return round_up(self.block.kernel * self.pixel_step)
+    def run_size(self) -> int:
+        """Floats of a run, with those that pad it."""
+        return round_up(self.block.kernel * self.x_step)
 
     @property
-    def pixel_step(self) -> int:
-        """Floats from a window to that of the next pixel."""
-        if self.as_columns:
-            return self.block.kernel * self.block.channels
-        return round_up(self.block.channels)
+    def x_step(self) -> int:
+        channels = self.block.channels
+        return self.block.kernel * channels if self.as_columns else round_up(channels)
 
     @property
-    def row_step(self) -> int:
-        """Floats from a window to that of the pixel below."""
-        return self.block.padded_width * self.pixel_step
+    def y_step(self) -> int:
+        return self.block.padded_width * self.x_step
 
     @property
     def size(self) -> int:
-        rows = 2 * self.block.pooled_height if self.as_columns else self.block.padded_height
-        return rows * self.row_step
+        height = 2 * self.block.pooled_height if self.as_columns else self.block.padded_height
+        return height * self.y_step
 
 
 class Fields:
@@ -283,14 +303,12 @@ class Net:
         """The needs of an image's backward pass: the inputs of each block, the features."""
         sizes = {f"inputs{number}": w.size for number, w in enumerate(self.windows)}
         sizes[f"inputs{len(self.blocks)}"] = self.maps[-1].size
-        return Fields(
-            {**sizes, "slack": CACHE_LINE}
-        )  # vectors at the end of the last row reach there
+        return Fields({**sizes, "slack": CACHE_LINE})  # vectors at the end of the last run reach it
 
     @cached_property
     def winners(self) -> Fields:
         """The positions of the largest values in each block's pooling windows."""
-        sizes = {f"winners{n}": b.pooled_size * b.sums.row for n, b in enumerate(self.blocks)}
+        sizes = {f"winners{n}": b.pooled_size * b.sums.pixel for n, b in enumerate(self.blocks)}
         return Fields({**sizes, "slack": CACHE_LINE})
 
     @cached_property
@@ -300,14 +318,14 @@ class Net:
         for number, block in enumerate(self.blocks):
             size = block.kernel
             sizes[f"forward{number}"] = size * block.channels * block.sums.taps_size(size)
-            sizes[f"bias{number}"] = block.sums.row
+            sizes[f"bias{number}"] = block.sums.pixel
             if self.has_input_gradient(number):
                 taps_size = self.gradient_maps[number].taps_size(size)
                 sizes[f"backward{number}"] = size * block.outputs * taps_size
         if self.classes:
-            sizes["linear_columns"] = self.maps[-1].size * round_up(self.classes)
+            sizes["linear_by_feature"] = self.maps[-1].size * round_up(self.classes)
             sizes["linear_bias"] = round_up(self.classes)
-            sizes["linear_rows"] = self.classes * self.maps[-1].size
+            sizes["linear_by_class"] = self.classes * self.maps[-1].size
         return Fields(sizes)
 
     @cached_property
@@ -316,10 +334,10 @@ class Net:
         sizes = {}
         for number, block in enumerate(self.blocks):
             windows = self.windows[number]
-            sizes[f"kernel{number}"] = block.outputs * windows.rows * windows.row_size
+            sizes[f"kernel{number}"] = block.outputs * windows.runs * windows.run_size
             sizes[f"bias{number}"] = block.outputs
         if self.classes:
-            sizes["linear_rows"] = self.classes * self.maps[-1].size
+            sizes["linear_by_class"] = self.classes * self.maps[-1].size
             sizes["linear_bias"] = self.classes
         return Fields(sizes)
 
@@ -356,20 +374,20 @@ def packing(net: Net) -> npt.NDArray[np.int64]:
             taps.append(("backward", kernels.transpose(3, 0, 2, 1), net.gradient_maps[number]))
         for name, weights, sums in taps:
             columns, channels, size, outputs = weights.shape
-            padded = np.full((columns, channels, size, sums.row), none)
+            padded = np.full((columns, channels, size, sums.pixel), none)
             padded[..., :outputs] = weights
-            rows = view(f"{name}{number}", columns, channels, sums.taps_size(size))
-            rows[..., : size * sums.row] = padded.reshape(columns, channels, -1)
+            target = view(f"{name}{number}", columns, channels, sums.taps_size(size))
+            target[..., : size * sums.pixel] = padded.reshape(columns, channels, -1)
         if net.biases[number]:
-            view(f"bias{number}", block.sums.row)[: block.outputs] = next(values)
+            view(f"bias{number}", block.sums.pixel)[: block.outputs] = next(values)
     if net.classes:
         classes, features = net.classes, net.maps[-1]
-        shape = (features.height * features.width, features.stride)
+        shape = (features.height * features.width, features.pixel)
         # a linear layer's features are channels first, as Paddle flattens them
         by_pixel = next(values).reshape(features.channels, shape[0], classes)
-        target = view("linear_columns", *shape, round_up(classes))
+        target = view("linear_by_feature", *shape, round_up(classes))
         target[:, : features.channels, :classes] = by_pixel.transpose(1, 0, 2)
-        target = view("linear_rows", classes, *shape)
+        target = view("linear_by_class", classes, *shape)
         target[..., : features.channels] = by_pixel.transpose(2, 1, 0)
         if net.biases[-1]:
             view("linear_bias", round_up(classes))[:classes] = next(values)
@@ -382,20 +400,20 @@ def unpacking(net: Net) -> npt.NDArray[np.int64]:
     places = []
     for number, block in enumerate(net.blocks):
         windows, size = net.windows[number], block.kernel
-        rows = view(f"kernel{number}", block.outputs, windows.rows, windows.row_size)
-        rows = rows[..., : size * windows.pixel_step]
+        runs = view(f"kernel{number}", block.outputs, windows.runs, windows.run_size)
+        runs = runs[..., : size * windows.x_step]
         if windows.as_columns:
-            pixels = rows.reshape(block.outputs, size, size, block.channels)
+            pixels = runs.reshape(block.outputs, size, size, block.channels)
             places.append(pixels.transpose(0, 3, 2, 1))
         else:
-            pixels = rows.reshape(block.outputs, size, size, windows.pixel_step)
+            pixels = runs.reshape(block.outputs, size, size, windows.x_step)
             places.append(pixels[..., : block.channels].transpose(0, 3, 1, 2))
         if net.biases[number]:
             places.append(view(f"bias{number}", block.outputs))
     if net.classes:
         classes, features = net.classes, net.maps[-1]
-        rows = view("linear_rows", classes, features.height * features.width, features.stride)
-        places.append(rows[..., : features.channels].transpose(2, 1, 0))
+        shape = (classes, features.height * features.width, features.pixel)
+        places.append(view("linear_by_class", *shape)[..., : features.channels].transpose(2, 1, 0))
         if net.biases[-1]:
             places.append(view("linear_bias", classes))
     return np.concatenate([part.ravel() for part in places])

@@ -11,8 +11,10 @@ from paddle import nn
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.monitor.hooks import leaf_layers, recording_outputs
 from paddle_mnist.nn.covered import covered_net
 from paddle_mnist.nn.layout import BlockSizes, Net
+from paddle_mnist.nn.losses import CrossEntropy
 
 
 def block(channels, outputs, kernel, relu_first=True, **options):
@@ -63,6 +65,33 @@ def passes(model, images: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
     outputs = model(inputs)
     (outputs * paddle.to_tensor(upstream).reshape(outputs.shape)).sum().backward()
     return [t.numpy() for t in (outputs, inputs.grad, *(p.grad for p in model.parameters()))]
+
+
+def recorded(model: nn.Layer, run) -> dict[str, np.ndarray]:
+    """What hooks that only read see of each layer during `run()`."""
+    outputs: dict[str, np.ndarray] = {}
+    with recording_outputs(leaf_layers(model), outputs):
+        run()
+    return outputs
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_conv_blocks_hooks_see_the_outputs_of_every_layer(name):
+    model, reference = pair(name)
+    for parameter, same in zip(model.parameters(), reference.parameters()):
+        whole = paddle.to_tensor(values(np.random.default_rng(1), parameter.shape, whole=True))
+        parameter.set_value(whole)
+        same.set_value(whole)
+    images = paddle.to_tensor(values(np.random.default_rng(2), (19, *NETS[name][0]), whole=True))
+    expected = recorded(reference, lambda: reference(images))
+    seen = [recorded(model, lambda: model(images))]
+    if isinstance(model[-1], nn.Linear):
+        labels = paddle.zeros([19, 1], "int64")
+        seen.append(recorded(model, lambda: model.fused_loss(CrossEntropy(), labels, images)))
+    for outputs in seen:
+        assert list(outputs) == list(expected)
+        for layer, output in expected.items():
+            assert np.array_equal(outputs[layer], output), layer
 
 
 @pytest.mark.parametrize("name", NETS)

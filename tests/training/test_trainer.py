@@ -315,8 +315,9 @@ def test_observers_read_the_outputs_of_layers_at_the_steps_that_they_name(tmp_pa
         weights.append(model.conv1.weight.numpy())
     assert np.array_equal(*weights)
     assert list(seen.outputs) == [2, 4] and hooks == [0, 0, 0, 0]
+    tolerance = 0 if fast_conv == "off" else 1e-6  # the compiled convolution rounds differently
     for step, output in seen.outputs.items():
-        assert np.array_equal(output, outputs[step])
+        np.testing.assert_allclose(output, outputs[step], rtol=tolerance, atol=tolerance)
     assert (
         len(seen.errors) == 2 and "'relu1' was not recorded in step 1; expected" in seen.errors[0]
     )
