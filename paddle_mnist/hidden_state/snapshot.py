@@ -172,7 +172,8 @@ class _Contents(_Unexamined):
             return False
         if isinstance(before, types.FunctionType):
             return now.__code__ is not before.__code__
-        # A new object of a type that is entered is compared by its contents.
+        # A new object of a type that is entered is compared by its contents; another object of
+        # the snapshot in its place is a change.
         if object_graph.is_entered(before) or isinstance(before, nn.Layer):
             return id(now) in self.snapshot
         try:

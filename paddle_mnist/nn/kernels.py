@@ -56,9 +56,9 @@ class Workspace(NamedTuple):
     """One thread's arrays for intermediate results of one image.
 
     A list of values, row by row, says for each column of sums which values reach it. An entry is a
-    value, `values[k]`, and where its kernel is, `places[k]`. `starts` has, for each row, where the
-    entries of its pixels start, K - 1 times before them the row's start, and K times its end; so
-    the K pixels that reach column s have the entries from starts[s] to starts[s + K]:
+    value, `values[k]`, and where its kernel is, `places[k]`. `starts` holds, for each row, where the
+    entries of each pixel start, after K - 1 copies of the row's start and before K copies of its
+    end. The K pixels that reach column s thus have the entries from starts[s] to starts[s + K]:
 
         pixels of a row, K = 3               a     b     c     d
         of these are listed                  2     0     3     1

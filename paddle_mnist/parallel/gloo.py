@@ -157,7 +157,8 @@ class KeptAliveExchanges(Exchanges):
     @contextlib.contextmanager
     def all_present(self) -> Iterator[None]:
         self.exchange("all_reduce", paddle.zeros([1]))
-        with self._lock:  # those who are through may wait for this process in a later exchange
+        # Keeps the thread from standing in: others may already wait in a later exchange.
+        with self._lock:
             yield
 
     def exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:

@@ -128,11 +128,13 @@ class _Rehearsal:
         trip = _Trip(checkpoint, count, train_trial(self.training, 1, count))
         self._save_changes(has_limit=True)
         saved = dict(self.extra.saved)  # to load the checkpoint leaves only what that holds
-        # A large value, such as outputs that a pass keeps to be looked at, is only saved if the
-        # steps depend on it.
-        if large and self._differs(trip, large):
+        differs = self._differs(trip, large)
+        # Large values, such as outputs that a pass keeps to be looked at, are only saved if the
+        # steps depend on them.
+        if differs and large:
             large = set()
-        if not large and self._differs(trip, large):
+            differs = self._differs(trip, large)
+        if differs:
             self._refuse()
         self.extra.saved = saved
         for path in large:
