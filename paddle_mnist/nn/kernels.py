@@ -56,7 +56,7 @@ class Workspace(NamedTuple):
     """One thread's arrays for intermediate results of one image.
 
     A list of values, row by row, says for each column of sums which values reach it. An entry is a
-    value, `values[k]`, and where its kernel is, `places[k]`. `starts` holds, for each row, where the
+    value, `values[k]`, and where its kernel is, `places[k]`. For each row, `starts` holds where the
     entries of each pixel start, after K - 1 copies of the row's start and before K copies of its
     end. The K pixels that reach column s thus have the entries from starts[s] to starts[s + K]:
 
