@@ -23,7 +23,6 @@ import math
 import multiprocessing
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,11 @@ from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, StoppedError
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.environment import for_another_python, require_posix_processes
+from paddle_mnist.system.environment import (
+    another_python,
+    for_another_python,
+    require_posix_processes,
+)
 from paddle_mnist.system.remote import Failure, local_path
 
 if TYPE_CHECKING:
@@ -41,11 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paddle_mnist")
 
-# Python would put the current folder first, where another `paddle_mnist` may be.
-PROGRAM = (
-    "import sys; sys.path = [path for path in sys.path if path]; "
-    "from paddle_mnist.checkpoint.mirror_copy import main; main()"
-)
+PROGRAM = "from paddle_mnist.checkpoint.mirror_copy import main; main()"
 PROGRESS = "progress"
 POLL_SECONDS = 0.05
 MAX_SILENCE = 60.0  # seconds in which a working download makes some progress
@@ -82,7 +81,7 @@ class _CopyProcess:
         self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(theirs.fileno())],
+                another_python(PROGRAM, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # drivers print; stdout belongs to the training
                 env=for_another_python(),

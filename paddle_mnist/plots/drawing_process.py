@@ -4,6 +4,7 @@ The process waits until `save_figures` sends it what to draw, and ends with this
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -16,10 +17,13 @@ from typing import Optional, Union
 
 import numpy as np
 
-from paddle_mnist.errors import PaddleMnistError, ProcessError
+from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.plots import figure
 from paddle_mnist.plots.figure import AnyFigure
-from paddle_mnist.system.environment import for_another_python, usable_cpus
+from paddle_mnist.system import heartbeat
+from paddle_mnist.system.environment import another_python, for_another_python, usable_cpus
+
+log = logging.getLogger("paddle_mnist")
 
 PROGRAM = "from paddle_mnist.plots.drawing_process import main; main()"
 
@@ -38,7 +42,7 @@ def drawing_process(is_wanted: bool) -> Iterator[None]:
     _connection, theirs = multiprocessing.Pipe()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(theirs.fileno())],
+            another_python(PROGRAM, str(os.getpid()), str(theirs.fileno())),
             stdin=subprocess.DEVNULL,
             # Before it forks it may have no threads, which NumPy would start.
             env={**for_another_python(), "OPENBLAS_NUM_THREADS": "1"},
@@ -50,7 +54,7 @@ def drawing_process(is_wanted: bool) -> Iterator[None]:
     finally:
         _connection.close()
         _connection = None
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
             os.killpg(process.pid, signal.SIGKILL)  # after an error or a signal it may still draw
         process.wait()
 
@@ -58,8 +62,8 @@ def drawing_process(is_wanted: bool) -> Iterator[None]:
 def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np.ndarray]:
     """Save figures as `plots.figure.save_figures` does, in the drawing process if there is one.
 
-    It draws those that are functions, which can be pickled; this process draws the others.
-    Raises ProcessError if it dies.
+    It draws those that are functions, which can be pickled; this process draws the others, and all
+    if the drawing process has died.
     """
     if not _connection:
         return figure.save_figures(figures, folder)
@@ -68,12 +72,9 @@ def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np
     try:
         _connection.send((functions, folder.absolute()))
         answer = _connection.recv()
-    except (EOFError, ConnectionError) as error:
-        raise ProcessError(
-            "the process that draws the figures has died; run the same command again, which draws "
-            "those that are missing",
-            exit_code=1,
-        ) from error
+    except (EOFError, ConnectionError):
+        log.warning("the process that draws the figures has died; drawing them in this process")
+        return figure.save_figures(figures, folder)
     if isinstance(answer, PaddleMnistError):
         raise answer
     return {**answer, **figure.save_figures(others, folder)}
@@ -82,10 +83,11 @@ def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np
 def main() -> None:
     """Answer requests until the other process ends.
 
-    The command line has the descriptor of the connection to it.
+    The command line has its process id, and the descriptor of the connection to it.
     """
+    heartbeat.die_with(int(sys.argv[1]))
     connection: Connection[Answer, tuple[Mapping[str, AnyFigure], Path]]
-    connection = Connection(int(sys.argv[1]))
+    connection = Connection(int(sys.argv[2]))
     figure.import_to_save()
     save = _save_in_two if usable_cpus() > 1 else _save
     with contextlib.suppress(EOFError, ConnectionError):
@@ -98,7 +100,10 @@ def _save_in_two(figures: Mapping[str, AnyFigure], folder: Path) -> Answer:
     first, second = (dict([*figures.items()][start::2]) for start in (0, 1))
     ours, theirs = multiprocessing.Pipe(duplex=False)
 
+    parent = os.getpid()
+
     def save_second() -> None:
+        heartbeat.die_with(parent)
         ours.close()  # so that `send` raises if this process dies
         theirs.send(_save(second, folder))
 

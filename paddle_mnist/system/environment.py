@@ -63,6 +63,19 @@ def environment(**values: Optional[str]) -> Iterator[None]:
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
+def another_python(program: str, *arguments: str) -> list[str]:
+    """Return the command that runs a program of this package, to be used with `for_another_python`.
+
+    Python would put the current folder first, where other modules of the same names may be.
+    """
+    return [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path = [path for path in sys.path if path]; {program}",
+        *arguments,
+    ]
+
+
 def for_another_python() -> dict[str, str]:
     """Return an environment in which another Python imports the same modules from the same paths.
 

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from test_plots import HISTORY
 
-from paddle_mnist.errors import OutputError, ProcessError
+from paddle_mnist.errors import OutputError
 from paddle_mnist.plots import figure
 from paddle_mnist.plots.curves import figures_of, learning_rate
 from paddle_mnist.plots.drawing_process import drawing_process, save_figures
 
 
-def kill_the_process():
-    """Stand for a function that draws, in a process that the system kills."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def killed_elsewhere(here):
+    """Draw a figure, but in another process than this one stand for one that the system kills."""
+    if os.getpid() != here:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return learning_rate(HISTORY)
 
 
 def test_drawing_process_saves_the_same_files_and_returns_the_same_pixels(tmp_path):
@@ -41,8 +43,24 @@ def test_drawing_process_raises_the_error_of_a_folder_that_cannot_be_written(tmp
 
 
 @pytest.mark.parametrize("names", [("killed", "rate"), ("rate", "killed")])
-def test_drawing_process_that_dies_is_an_error_with_a_remedy(names, tmp_path):
-    functions = {"killed": kill_the_process, "rate": partial(learning_rate, HISTORY)}
+def test_figures_are_drawn_here_if_the_drawing_process_dies(names, tmp_path, caplog):
+    functions = {
+        "killed": partial(killed_elsewhere, os.getpid()),
+        "rate": partial(learning_rate, HISTORY),
+    }
     figures = {name: functions[name] for name in names}  # the second has a process of its own
-    with drawing_process(True), pytest.raises(ProcessError, match="run the same command again"):
-        save_figures(figures, tmp_path)
+    with drawing_process(True):
+        assert save_figures(figures, tmp_path).keys() == set(names)
+    assert {path.name for path in tmp_path.iterdir()} >= {"killed.png", "rate.png"}
+    assert [*caplog.messages] == [
+        "the process that draws the figures has died; drawing them in this process"
+    ]
+
+
+def test_drawing_process_imports_nothing_from_the_current_folder(tmp_path, monkeypatch, caplog):
+    for name in ("random", "multiprocessing", "matplotlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    with drawing_process(True):
+        save_figures({"rate": partial(learning_rate, HISTORY)}, tmp_path / "figures")
+    assert not caplog.messages

@@ -56,7 +56,7 @@ def test_fit_finished_run_whose_weights_are_damaged_raises_what_to_do(tmp_path):
     expected, data = load(result.weights), bytearray(result.weights.read_bytes())
     data[bytes(data).index(expected["0.weight"].tobytes()) + 3] ^= 0x40
     result.weights.write_bytes(data)
-    what_to_do = r"damaged, .*result\.json; move it away"
+    what_to_do = r"damaged: .*result\.json; move it away"
     for read in (lambda: train("Adam", tmp_path), lambda: load(result.weights)):
         with pytest.raises(CheckpointError, match=what_to_do) as caught:
             read()

@@ -63,6 +63,6 @@ def test_run_of_a_former_fit_resumes_to_the_same_bits(tmp_path, lines):
         train(ROW, tmp_path / "run", must_match=COMPARED, ema=0.5)
     resumed = train(ROW, tmp_path / "run", must_match=COMPARED)
     assert resumed.stopped == "finished" and bits(resumed) == bits(whole)
-    assert len([line for line in lines() if "seeds random numbers" in line]) == 1
+    assert len([line for line in lines() if "seeds the random numbers" in line]) == 1
     rewrite(tmp_path / "run", without_newer_options)
     assert train(ROW, tmp_path / "run", must_match=COMPARED).stopped == "already finished"

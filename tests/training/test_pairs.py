@@ -152,7 +152,7 @@ def test_start_epoch_is_only_for_a_pair(tmp_path):
 
 def test_folder_of_pairs_is_named_with_what_continues_from_them(tmp_path, capsys):
     save_pair(pair := tmp_path / "mnist_epoch0")
-    with pytest.raises(CheckpointError, match=f"{pair} names its weights.*resume='{pair}'"):
+    with pytest.raises(CheckpointError, match=f"give {pair} for its weights, or resume='{pair}'"):
         continue_from(tmp_path, tmp_path / "run")
     continue_from("auto", tmp_path)
     remedy = f"not used; to continue from them, start with resume='{pair}' and another output"
