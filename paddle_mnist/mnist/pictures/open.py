@@ -118,7 +118,10 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Return a picture of which only the header and EXIF are read; see `_check`, which raises."""
+    """Return a picture of which only the header and EXIF are read; see `_check`, which raises.
+
+    Pillow decodes a PNG without EXIF to look for it, so that these are decoded one at a time.
+    """
     with _OPENING, warnings.catch_warnings():
         # About large pictures, which are refused here, and damaged EXIF. Decoding warns of nothing,
         # so that several threads can decode at once.
