@@ -355,7 +355,7 @@ BENCHMARKS = {
     ),
     "sparse": Benchmark(
         "What an embedding gains from `sparse=True`: the time of a step, by the number of words.",
-        code=("paddle_mnist/nn/sparse_gradients.py", "paddle_mnist/training/loop.py"),
+        code=("paddle_mnist/nn/layers.py", "paddle_mnist/training/loop.py"),
         kinds=lambda session: {f"{words:,}": _sparse(words) for words in VOCABULARIES},
         head="words",
         columns={

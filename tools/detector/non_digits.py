@@ -82,7 +82,7 @@ DRAWN: dict[str, tuple[int, Callable[[Random], Cover]]] = {
 # By kind: how many pictures with paper and a camera, and what draws them in turns.
 PICTURES: dict[str, tuple[int, dict[str, Draw]]] = {
     "letters": (624, letters.letters(letters.LETTERS, letters.TRAINING_FONTS)),
-    "handwritten letters": (624, letters.letters(letters.LETTERS, letters.WRITTEN)),
+    "handwritten letters": (2000, letters.letters(letters.LETTERS, letters.WRITTEN)),
     "Greek letters": (440, letters.letters(letters.GREEK, letters.TRAINING_FONTS)),
     "shapes": (300, shapes.shapes(shapes.TRAINING_SHAPES)),
     "doodles": (500, {draw.__name__: functools.partial(_family, draw) for draw in shapes.DOODLES}),

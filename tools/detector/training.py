@@ -11,10 +11,10 @@ import numpy as np
 from markdown_tables import table
 
 SEED = 1
-NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what a single net catches varies with its seed
+NETS, HIDDEN, PENALTY, EPOCHS = 3, 96, 0.1, 8  # what a single net catches varies with its seed
 PAPER = "on paper"
 AT_SCORES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the tables
-FALSE_ALARMS = {"mnist": 0.003, "drawn": 0.012, PAPER: 0.012}  # at most, of the valid split
+FALSE_ALARMS = {"mnist": 0.003, "drawn": 0.013, PAPER: 0.013}  # at most, of the valid split
 
 Logits = dict[str, np.ndarray]  # of the images of each kind
 

@@ -5,8 +5,8 @@ looks at the features of its last convolution. It was trained to tell digits fro
 none ("outlier exposure": Hendrycks, Mazeika, Dietterich, "Deep anomaly detection with outlier
 exposure", 2019). Training it leaves the net that reads the digits as it is.
 
-`python tools/reproduce.py --only detector --data MNIST` trains one; docs/en/design-notes.md says
-what it catches, and how the packaged one differs from what the command trains today.
+`python tools/reproduce.py --only detector --data MNIST` makes the packaged one again;
+docs/en/design-notes.md says what it catches.
 """
 
 import functools
