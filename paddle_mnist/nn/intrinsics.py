@@ -179,12 +179,11 @@ def _append(
     source, pixel, channel, skipped, *choice, values, places, end, place = data
     if not count:
         return end
-    byte, number = ir.IntType(8), ir.IntType(32)
-    at = builder.add(pixel, channel)
+    at, number = builder.add(pixel, channel), ir.IntType(32)
     place = builder.trunc(builder.add(place, builder.mul(channel, channel.type(step))), number)
     if choice:
         winners, won, winner = choice
-        won, winner = builder.add(won, channel), builder.trunc(winner, byte)
+        won, winner = builder.add(won, channel), builder.trunc(winner, ir.IntType(8))
     if count < 4 or not {"+avx512f", "+avx512vl"} <= processor()[1]:
         for lane in range(count):
             found = builder.load(builder.gep(source, [builder.add(at, at.type(lane))]))
@@ -204,9 +203,9 @@ def _append(
         won_by = builder.load(_vector_at(builder, winners, won, width), align=1)
         is_winner = builder.icmp_unsigned("==", won_by, _repeated(builder, winner, width))
         is_listed = builder.and_(is_listed, is_winner)
-    lanes = range(width)
-    is_listed = builder.and_(is_listed, ir.Constant(is_listed.type, [k < count for k in lanes]))
-    steps = ir.Constant(ir.VectorType(number, width), [lane * step for lane in lanes])
+    is_lane = ir.Constant(is_listed.type, [lane < count for lane in range(width)])
+    is_listed = builder.and_(is_listed, is_lane)
+    steps = ir.Constant(ir.VectorType(number, width), [lane * step for lane in range(width)])
     found_at = builder.add(_repeated(builder, place, width), steps)
     for vector, target, kind in ((found, values, "f32"), (found_at, places, "i32")):
         name = f"llvm.x86.avx512.mask.compress.v{width}{kind}"

@@ -138,7 +138,7 @@ def _read_bytes(picture: Union[str, Path, bytes]) -> bytes:
     path = Path(picture)
     try:
         if path.is_dir():
-            raise DataError(f"a folder without pictures; expected some of {', '.join(SUFFIXES)}")
+            raise DataError(f"a folder without pictures; expected files in {', '.join(SUFFIXES)}")
         with open_to_read(path) as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
