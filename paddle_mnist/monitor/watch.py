@@ -258,17 +258,16 @@ def _std(values: np.ndarray, mean: np.float32) -> float:
 def _by_channel(is_zero: np.ndarray) -> np.ndarray:
     """Return whether each channel, on the second axis, is all zero: bool [C]."""
     other_axes = tuple(axis for axis in range(is_zero.ndim) if axis != 1)
-    are_zero = is_zero.all(axis=other_axes) if is_zero.ndim > 1 else is_zero.all(keepdims=True)
-    return np.asarray(are_zero)
+    return np.atleast_1d(is_zero.all(axis=other_axes if is_zero.ndim > 1 else None))
 
 
 def _as_float32(tensor: paddle.Tensor) -> np.ndarray:
     return shared_array(tensor if tensor.dtype == paddle.float32 else tensor.astype("float32"))
 
 
-@paddle.no_grad()
 def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
-    return tensor.detach().astype("float32").norm()
+    with paddle.no_grad():
+        return tensor.detach().astype("float32").norm()
 
 
 watch = LayerWatch

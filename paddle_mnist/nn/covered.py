@@ -5,7 +5,7 @@ import importlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -145,7 +145,6 @@ def run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.
     return outputs
 
 
-@paddle.no_grad()
 def call_hooks(
     layers: Sequence[nn.Layer], inputs: paddle.Tensor, convolved: Sequence[np.ndarray]
 ) -> None:
@@ -154,19 +153,27 @@ def call_hooks(
     convolved: the outputs of its convolutions, from which Paddle's layers compute the rest.
     """
     arrays = iter(convolved)
-    for layer in layers:
-        if type(layer) is not nn.Conv2D:
-            inputs = layer(inputs)
-            continue
-        outputs = _as_tensor(next(arrays))
-        # Paddle's types leave out that arguments come as a tuple.
-        pre_hooks: Iterable[Callable[..., Any]] = layer._forward_pre_hooks.values()
-        post_hooks: Iterable[Callable[..., Any]] = layer._forward_post_hooks.values()
-        for hook in pre_hooks:
-            hook(layer, (inputs,))
-        for hook in post_hooks:
-            hook(layer, (inputs,), outputs)
-        inputs = outputs
+    # Not as a decorator, which cannot be entered twice: a hook may call another compiled net.
+    with paddle.no_grad():
+        for layer in layers:
+            if type(layer) is not nn.Conv2D:
+                inputs = layer(inputs)
+                continue
+            outputs = _as_tensor(next(arrays))
+            # Paddle's types leave out that arguments come as a tuple.
+            pre_hooks: Mapping[int, Callable[..., Any]] = layer._forward_pre_hooks
+            post_hooks: Mapping[int, Callable[..., Any]] = layer._forward_post_hooks
+            for number, hook in pre_hooks.items():
+                hook(layer, (inputs,), *_keywords(layer, "_pre_", number))
+            for number, hook in post_hooks.items():
+                hook(layer, (inputs,), *_keywords(layer, "_post_", number), outputs)
+            inputs = outputs
+
+
+def _keywords(layer: nn.Layer, kind: str, number: int) -> tuple[dict[str, Any], ...]:
+    """Return the keyword arguments of a call, of which there are none, if a hook takes them."""
+    takes = getattr(layer, f"_forward{kind}hooks_with_kwargs_flag", ())  # not in Paddle 2
+    return ({},) if number in takes else ()
 
 
 def _as_tensor(array: np.ndarray) -> paddle.Tensor:

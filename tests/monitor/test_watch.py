@@ -198,3 +198,16 @@ def test_watch_in_a_trainer_sees_the_first_shard_of_each_step_and_no_evaluation(
             if seen.values.get("watch/fc/mean") not in means:
                 means.append(seen.values["watch/fc/mean"])
     assert len(means) == 3  # steps 1, 2 and 4
+
+
+@pytest.mark.parametrize("shape", [[], [4]])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_watch_of_layers_whose_output_is_one_number(shape, scale):
+    class Total(paddle.nn.Layer):
+        def forward(self, inputs):
+            return (inputs * scale).sum()
+
+    net = paddle.nn.Sequential(Total())
+    with watch(net) as watched:
+        net(paddle.ones(shape))
+    assert watched.values["watch/0/zeros"] == (scale == 0)

@@ -13,8 +13,11 @@ from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.monitor.hooks import leaf_layers, recording_outputs
 from paddle_mnist.nn.covered import covered_net
+from paddle_mnist.nn.layers import read_only
 from paddle_mnist.nn.layout import BlockSizes, Net
 from paddle_mnist.nn.losses import CrossEntropy
+
+PADDLE_3 = paddle.__version__ >= "3"  # hooks take keyword arguments
 
 
 def block(channels, outputs, kernel, relu_first=True, **options):
@@ -207,3 +210,19 @@ def test_conv_blocks_of_enormous_sizes_are_computed_by_paddle():
 
     assert covered_net(layers, column.expand([1, 512, 2, 2])) is not None
     assert covered_net(layers, column.expand([1, 512, 2, 2048])) is None
+
+
+def small_net():
+    return ConvBlocks(*block(1, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 4 * 4, 10))
+
+
+def test_conv_blocks_hook_may_call_a_net_with_hooks_and_take_keywords():
+    images, model, inner = paddle.rand([4, 1, 8, 8]), small_net(), small_net()
+    seen = []
+    inner[1].register_forward_post_hook(read_only(lambda layer, inputs, outputs: None))
+    model[0].register_forward_post_hook(read_only(lambda *_: seen.append(inner(images)) or None))
+    hook = read_only(lambda layer, inputs, keywords, outputs: seen.append(keywords))
+    if PADDLE_3:
+        model[0].register_forward_post_hook(hook, with_kwargs=True)
+    model(images)
+    assert paddle.is_grad_enabled() and seen[1:] == [{}] * PADDLE_3
