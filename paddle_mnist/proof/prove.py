@@ -1,6 +1,7 @@
 """`prove`: whether a program that calls `fit` ends with the same bits after it was killed."""
 
 import contextlib
+import glob
 import os
 import random
 import shlex
@@ -23,7 +24,7 @@ from paddle_mnist.proof.compare import (
 )
 from paddle_mnist.proof.program import Event, Program, Start
 from paddle_mnist.system.environment import require_posix_processes
-from paddle_mnist.system.scratch import PLAN, PREFIX, Plan, read_plan
+from paddle_mnist.system.scratch import PLAN, Plan, prefix, read_plan
 
 SUFFIXES = (".pdparams", ".pdopt", ".json")  # of the files of a checkpoint
 SAVES = 30  # about so many checkpoints in a killed run
@@ -83,7 +84,7 @@ def prove(
             f"{epochs}; expected a signal such as KILL or TERM, and numbers above 0"
         )
     _remove_leftovers()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+    folder = Path(tempfile.mkdtemp(prefix=prefix())).resolve()
     try:
         with tqdm(desc="unbroken", unit="step", disable=None, leave=False) as bar:
             program = Program([*command], folder, signum, bar.update)
@@ -97,7 +98,7 @@ def prove(
 
 def _remove_leftovers() -> None:
     """Remove the scratch folders of those `prove`s that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{PLAN}"):
+    for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix())}*/{PLAN}"):
         with contextlib.suppress(OSError, ValueError):  # another user's, or removed meanwhile
             if not read_plan(path.parent).is_alive():
                 shutil.rmtree(path.parent, ignore_errors=True)

@@ -1,6 +1,7 @@
 """The scratch folder to which a program diverts its runs when `paddle-mnist prove` starts it."""
 
 import os
+import platform
 from pathlib import Path
 from typing import Optional, Union
 
@@ -11,7 +12,6 @@ from paddle_mnist.system.files import warn_once
 from paddle_mnist.system.regular_files import MAX_JSON, parse_json, read_bytes
 
 VARIABLE = "PADDLE_MNIST_PROVE"  # names the scratch folder
-PREFIX = "paddle_mnist_prove_"  # of its name
 PLAN = "plan.json"  # in it, as long as `prove` runs
 
 
@@ -54,6 +54,15 @@ class Plan(msgspec.Struct):
         except OSError as error:
             return isinstance(error, PermissionError)  # another user's
         return True
+
+
+def prefix() -> str:
+    """Return how names of scratch folders begin whose plans have process ids of this machine."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino  # of a container, or of all processes
+    except OSError:  # not Linux
+        namespace = 0
+    return f"paddle_mnist_prove_{platform.node()}_{namespace}_"
 
 
 def read_plan(folder: Path) -> Plan:

@@ -25,7 +25,7 @@ from paddle_mnist.proof.compare import (
     witnessed,
 )
 from paddle_mnist.proof.prove import _stops, prove
-from paddle_mnist.system.scratch import PLAN, PREFIX, VARIABLE, Plan, diverted_to_read, find_plan
+from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan, prefix
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes long to import Paddle
 PROGRAM = Path(__file__).with_name("programs.py")
@@ -238,16 +238,17 @@ def test_program_whose_prove_was_killed_leaves_its_own_runs_alone(tmp_path, monk
 
 
 def test_scratch_folders_of_killed_proves_are_removed(tmp_path):
-    """Not those of others that run, nor those that were kept."""
+    """Not those of others that run, nor those that were kept, nor those of other machines."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    folders = [tmp_path / "scratch" / f"{PREFIX}{name}" for name in ("killed", "runs", "kept")]
-    for folder, pid in zip(folders, (ended.pid, os.getpid(), None)):
+    names = [*(f"{prefix()}{name}" for name in ("killed", "runs", "kept")), "paddle_mnist_prove_x"]
+    folders = [tmp_path / "scratch" / name for name in names]
+    for folder, pid in zip(folders, (ended.pid, os.getpid(), None, ended.pid)):
         (folder / "attempt/runs").mkdir(parents=True)
         if pid:
             make_plan(folder, pid)
     assert main(["--", "no-such-program"]) == 2
-    assert [folder.exists() for folder in folders] == [False, True, True]
+    assert [folder.exists() for folder in folders] == [False, True, True, True]
     for folder in folders[1:]:
         shutil.rmtree(folder)
 
