@@ -112,7 +112,8 @@ def links(value: Any) -> Iterator[Link]:
             hooks = list(getattr(value, name).values())
             yield from ((("hook", (name, number)), hook) for number, hook in enumerate(hooks))
     else:
-        for name in _PARTS.get(type(value), ()):
+        parts = (names for kind, names in _PARTS.items() if isinstance(value, kind))
+        for name in next(parts, ()):
             yield ("part", name), getattr(value, name)
     yield from own_links(value)
     if isinstance(value, type):

@@ -2,12 +2,13 @@
 
 A list of what a training may hide never ends, so the rehearsal compares results:
 
-1. Copy the initial state: the weights, and every value that objects hold. Train one step.
+1. Copy the initial state: the weights, and every value that objects hold. Train one step, and two
+   more if it has changed anything besides the weights and the optimizer: some state first changes
+   in the second step, and an odd number shows a switch that two steps turn back.
 2. Make a checkpoint in memory. It holds the changed values, as far as they can be saved.
-3. Train on, and keep the outcome: losses, metrics, digests of the weights and of other state. This
-   is one step, or three if anything has changed besides the weights and the optimizer: two on new
-   batches, as values such as a maximum act on these, and one on the first batch again, as values
-   that are kept for each sample do. An odd number shows a switch that two steps turn back.
+3. Train as many steps again, end the epoch, and keep the outcome: losses, metrics, digests of the
+   weights and of other state. If they are three, two are on new batches, as values such as a
+   maximum act on these, and one on the first batch again, as values kept for each sample do.
 4. Restore the initial state, which a restarted program has, load the checkpoint with the code of a
    resume, and repeat the steps of 3.
 5. If the outcome differs, the steps depend on something that no checkpoint holds: ConfigError.
@@ -89,9 +90,10 @@ def _has_repeatable_samples(training: Training) -> bool:
 
 @dataclass(frozen=True)
 class _Trip:
-    """A checkpoint after the first step, and the outcome of the `count` steps that follow it."""
+    """A checkpoint after `start` steps, and the outcome of the `count` steps that follow it."""
 
     checkpoint: Checkpoint
+    start: int
     count: int
     uninterrupted: Outcome
 
@@ -119,14 +121,19 @@ class _Rehearsal:
                 REMEDY,
             )
         self._save(self.extra.changes())  # of callbacks' `before_training`
-        train_trial(self.training, 0, 1)
+        train_trial(self.training, 0, 1, ends_epoch=False)
         self._save_changes()
+        start = count = 1
+        if any(self.world.all_gather_objects(self._has_hidden_state())):
+            train_trial(self.training, 1, 2, ends_epoch=False)
+            self._save_changes()
+            start = count = 3
         self._leave_out_what_differs()
-        has_hidden_state = any(self.world.all_gather_objects(self._has_hidden_state()))
-        count = 3 if has_hidden_state else 1
         large, checkpoint = self._large_values(), self._checkpoint()
-        trip = _Trip(checkpoint, count, train_trial(self.training, 1, count))
+        trip = _Trip(checkpoint, start, count, train_trial(self.training, start, count))
+        lost_before = {*self.lost}
         self._save_changes(has_limit=True)
+        late = {*self.lost} - lost_before  # which the checkpoint did not have to hold
         saved = dict(self.extra.saved)  # to load the checkpoint leaves only what that holds
         differs = self._differs(trip, large)
         # Large values, such as outputs that a pass keeps to be looked at, are only saved if the
@@ -137,6 +144,8 @@ class _Rehearsal:
         if differs:
             self._refuse()
         self.extra.saved = saved
+        for name in late:  # checkpoints of the run warn of them
+            self.lost.pop(name, None)
         for path in large:
             self._leave_out(path, describe_path(path))
         self._log()
@@ -259,7 +268,7 @@ class _Rehearsal:
             if self.lost:  # some of it may have come back with the state of a part
                 loaded = {identity(change.path) for change in self.initial.changes()}
                 self.lost = {name: t for name, t in self.lost.items() if name not in loaded}
-            return train_trial(self.training, 1, trip.count)
+            return train_trial(self.training, trip.start, trip.count)
         except StoppedError:
             raise
         except Exception as error:  # a step may fail without what is lost or left out

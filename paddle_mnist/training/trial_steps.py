@@ -14,15 +14,15 @@ from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.parts import new_loop, new_state
 from paddle_mnist.training.witness import Witness
 
-MOST_BATCHES = 3  # after these, the first one comes again
+MOST_BATCHES = 5  # after these, the first one comes again
 
 # What steps have computed, by name: what a witness compares, metrics, and digests of all state.
 Outcome = dict[str, Any]
 STEPS, WEIGHTS, AVERAGE = "steps", "weights", "average"
 
 
-def train_trial(training: Training, start: int, count: int) -> Outcome:
-    """Train steps of the first epoch, end the epoch, and return the outcome.
+def train_trial(training: Training, start: int, count: int, ends_epoch: bool = True) -> Outcome:
+    """Train steps of the first epoch, end the epoch if that is wanted, and return the outcome.
 
     start: the number of the first batch and step, from 0. count: of steps. At the end, one batch of
     each split is evaluated.
@@ -47,7 +47,7 @@ def train_trial(training: Training, start: int, count: int) -> Outcome:
     )
     try:
         loop.train_epoch(_FirstBatches(training.loader, end=start + count), 0, start)
-        if left or schedule.every == "step":
+        if ends_epoch and (left or schedule.every == "step"):
             loop.end_epoch()
     except DivergedError as error:  # not an error here: the run itself may not diverge
         outcome[STEPS].append(str(error))

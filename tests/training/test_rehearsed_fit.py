@@ -64,7 +64,7 @@ def asking_step(model, batch):
 def test_step_and_callbacks_can_tell_a_rehearsal_which_is_logged_first(tmp_path, noted, lines):
     train(ROW, tmp_path, callbacks=[Asks()], **with_step(asking_step))
     assert not is_rehearsal()
-    assert len(noted("step", True, True)) == 1 + 7  # the trial of the first batch, the rehearsal
+    assert len(noted("step", True, True)) == 1 + 9  # the trial of the first batch, the rehearsal
     assert noted("step", True, False), "the rehearsal evaluates"
     assert len(noted("step", False, True)) == 10
     assert len(noted("step", False, False)) == 2 * 5
@@ -265,3 +265,36 @@ def test_rehearsal_stays_within_a_schedule_that_has_an_end(steps, callbacks, eve
     )
 
     assert result.steps == steps
+
+
+class GivesLater:
+    """A step that uses a closure of the second batch; `is_reset`: of the last one."""
+
+    def __init__(self, is_reset):
+        self.number, self.scaled, self.is_reset = 0, None, is_reset
+
+    def __call__(self, model, batch):
+        inputs, labels = batch
+        used = self.scaled(inputs) if self.scaled and model.training else inputs
+        if model.training:
+            self.number += 1
+            if self.number == 2 or self.is_reset:
+                factor = 1 + float(inputs.mean())
+                self.scaled = lambda values: values * factor
+        return {"loss": F.cross_entropy(model(used), labels)}
+
+
+class Resets(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def after_epoch(self, view):
+        if self.step.is_reset:
+            self.step.scaled = None
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_state_that_comes_in_the_second_step_or_goes_at_the_end_of_an_epoch(is_reset, tmp_path):
+    step = GivesLater(is_reset)
+    with pytest.raises(ConfigError, match="scaled"):
+        train(ROW, tmp_path, callbacks=[Resets(step)], **with_step(step))
