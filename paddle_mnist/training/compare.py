@@ -81,9 +81,10 @@ def check_config_unchanged(
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
         if _are_samples(names):
             lines.append(
-                "Only data have changed, which may change the result; they are probably random or "
-                "in random order: seed the generators before you create the data, such as with "
-                "paddle.seed(0), and sort sets and the results of os.listdir() with sorted()"
+                "Only data have changed, so the run may end with other bits; they are probably "
+                "random or in random order: seed the generators before you create the data, such "
+                "as with paddle.seed(0), and sort sets and the results of os.listdir() with "
+                "sorted()"
             )
         if where == str(checkpoint.path):  # of another run, which must not be replaced
             new_run = []

@@ -430,7 +430,7 @@ def test_fit_other_arrays_that_step_names_raise_with_the_remedy(tmp_path, lines)
     with pytest.raises(ConfigError, match="seed the generators") as refusal:
         features(2, tmp_path)
     assert names_in(refusal) == ["arrays.step.matrix"]
-    assert "which may change the result" in str(refusal.value)
+    assert "so the run may end with other bits" in str(refusal.value)
     assert features(2, tmp_path, override="arrays").stopped == "already finished"
 
 
