@@ -99,7 +99,6 @@ def _save_in_two(figures: Mapping[str, AnyFigure], folder: Path) -> Answer:
     """Save figures, half of them in a process of its own; return their pixels, or an error."""
     first, second = (dict([*figures.items()][start::2]) for start in (0, 1))
     ours, theirs = multiprocessing.Pipe(duplex=False)
-
     parent = os.getpid()
 
     def save_second() -> None:
