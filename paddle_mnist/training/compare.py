@@ -196,7 +196,10 @@ def config_changes(
 def _with_arrays(values: dict[str, Any]) -> dict[str, Any]:
     """Return values with an entry for each array, and one for whether arrays are recorded."""
     arrays = values.pop(ARRAYS, None)
-    entries = {f"{ARRAYS}.{name}": digest for name, digest in arrays or ()}
+    try:
+        entries = {f"{ARRAYS}.{name}": digest for name, digest in arrays or ()}
+    except (TypeError, ValueError):  # of a manifest that was edited
+        return {**values, ARRAYS: arrays}
     return {**values, **({} if arrays is None else {f"{ARRAYS}.": True}), **entries}
 
 
