@@ -1,5 +1,6 @@
 """Opens picture files: upright, in grey, without transparency."""
 
+import contextlib
 import glob
 import io
 import struct
@@ -118,18 +119,26 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Return a picture of which only the header and EXIF are read; see `_check`, which raises.
-
-    Pillow decodes a PNG without EXIF to look for it, so that these are decoded one at a time.
-    """
-    with _OPENING, warnings.catch_warnings():
-        # About large pictures, which are refused here, and damaged EXIF. Decoding warns of nothing,
-        # so that several threads can decode at once.
-        warnings.simplefilter("ignore")
+    """Return a picture of which the header and EXIF are read; see `_check`, which raises."""
+    with _without_warnings():
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image)
+    if image.format == "PNG":
+        image.load()  # EXIF may follow the pixels
+    with _without_warnings():
         image.getexif()
-        return image
+    return image
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Ignore Pillow's warnings about large pictures, which are refused here, and damaged EXIF.
+
+    Decoding warns of nothing, so it happens outside, in several threads at once.
+    """
+    with _OPENING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _read_bytes(picture: Union[str, Path, bytes]) -> bytes:
