@@ -74,9 +74,9 @@ OTHER_CLAIMS: tuple[Claim, ...] = (  # of other pages, and of the package
     incremental.FORGOTTEN,
     incremental.CONTINUED,
     initialization.COLLAPSED,
-    Experiment("detector", detector.measure, detector.tabulate, code=("tools/detector",)),
+    Experiment("detector", detector.measure, detector.tabulate),
     pretrained.CLAIM,
-    Experiment("figures", draw_for_readmes, lambda report: "\n".join(report["files"]), code=()),
+    Experiment("figures", draw_for_readmes, lambda report: "\n".join(report["files"])),
 )
 ALL = {claim.id: claim for claim in (*CLAIMS, *OTHER_CLAIMS)}
 GLOSSARY = "docs/zh/tables.yaml"

@@ -16,8 +16,6 @@ from typing import Union
 from benchmarks.timing import TOOLS, TRAIN, TUTORIAL, Finished, run_python
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
 
-MNIST = "paddle_mnist/mnist"
-
 
 def run(session: Session, line: Union[str, tuple[str, ...]], **environment: str) -> Finished:
     """Run a command, with its placeholders filled, on the cache of this round."""
@@ -171,12 +169,9 @@ def _excerpt(report: Report) -> str:
     return "\n".join(["```text", *lines[:4], "...", *lines[-4:], "```"])
 
 
-TRAINING = ("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training/loop.py")
-READING = tuple(f"{MNIST}/{name}.py" for name in ("arrays", "images", "json_reader"))
 BENCHMARKS = {
     "data": Benchmark(
         "Time until the images of an AI Studio JSON file are there, and peak memory.",
-        code=(*READING, f"{MNIST}/readers.py"),
         kinds=lambda session: {
             kind: partial(_opened, session, program) for kind, program in DATA.items()
         },
@@ -192,7 +187,6 @@ BENCHMARKS = {
     ),
     "time-to-accuracy": Benchmark(
         "From the command to the evaluated net: everything included, whole commands timed.",
-        code=("tools/baseline_tutorial.py", *TRAINING, *READING, f"{MNIST}/setup.py"),
         kinds=whole_commands(TO_ACCURACY),
         head="from the command to the evaluated net",
         columns={
@@ -205,7 +199,6 @@ BENCHMARKS = {
     ),
     "ladder": Benchmark(
         "From the tutorial's loop to ours, one change a row: speed and accuracy of whole commands.",
-        code=("tools/baseline_tutorial.py", *TRAINING, "paddle_mnist/monitor/watch.py"),
         kinds=whole_commands(LADDER, before=f"{SMALL} {BARE}"),
         head="change",
         columns={
@@ -222,7 +215,6 @@ BENCHMARKS = {
     ),
     "memory": Benchmark(
         "Peak memory of a run: by source, batch size and optimizer, and of the tutorial's loop.",
-        code=("tools/baseline_tutorial.py", *TRAINING, *READING, f"{MNIST}/setup.py"),
         kinds=whole_commands(MEMORY),
         head="training",
         columns={"peak MiB": (",.0f", "mib"), "of the tutorial's": ratio("mib", BASE)},

@@ -42,7 +42,6 @@ def _note_on_saves(report: Report) -> str:
 BENCHMARKS = {
     "checkpoint": Benchmark(
         "The share of a run's time that goes into saving.",
-        code=("paddle_mnist/checkpoint", "paddle_mnist/system/files.py"),
         kinds=lambda session: {"default": lambda: _save(session)},
         head="a checkpoint",
         columns={"share of the training's time": (".2%", "share")},

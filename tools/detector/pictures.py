@@ -255,11 +255,9 @@ def _count_pages(split: Any, count: int, folder: Path) -> dict[str, int]:
     return counts
 
 
-CODE = "paddle_mnist/mnist/pictures"
 BENCHMARKS = {
     "photographs": Benchmark(
         "What is read of sheets on a desk and of hard pages, drawn as phones photograph them.",
-        code=(CODE,),
         kinds=_photographs,
         head="digits on",
         columns={
@@ -276,7 +274,5 @@ BENCHMARKS = {
             "missing has no box."
         ),
     ),
-    "pictures": Benchmark(
-        __doc__.splitlines()[0], code=("tools/detector", CODE), kinds=_kinds, text=_tables, rounds=1
-    ),
+    "pictures": Benchmark(__doc__.splitlines()[0], kinds=_kinds, text=_tables, rounds=1),
 }

@@ -131,14 +131,12 @@ class Experiment(Claim):
 
     measure: takes the workspace, and an empty folder to work in. find: gives figures for the page's
     sentences, beside those of the report. draw: draws the claim's figure.
-    code: the files and folders of the package that decide the result.
     """
 
     measure: Callable[[Workspace, Path], Report]
     tabulate: Callable[[Report], str]
     find: Find = lambda report: {}
     draw: Optional[Draw] = None
-    code: Sequence[str] = ("paddle_mnist/mnist/model.py", "paddle_mnist/nn")
 
     def measure_into(self, work: Workspace) -> None:
         folder = work.output / self.id

@@ -23,7 +23,6 @@ from reproduction.claims import Experiment, Report, Workspace
 from reproduction.trainings import QUICK, QUIET, train, train_losses
 
 PLAIN = Path(__file__).with_name("plain")
-CHECKPOINTS = ("paddle_mnist/checkpoint",)
 
 
 def plain(script: str, *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
@@ -517,17 +516,16 @@ def tabulate_partly(report: Report) -> str:
     return table(dict.fromkeys(headers, ""), rows)
 
 
-TRAINING, LOADING = ("paddle_mnist/training",), ("paddle_mnist/nn/state_dict.py",)
 CLAIMS = (
-    Experiment("names", measure_names, tabulate_names, code=CHECKPOINTS),
-    Experiment("resumed", measure_resumed, tabulate_resumed, find_equal, code=TRAINING),
-    Experiment("pattern", measure_pattern, tabulate_pattern, code=CHECKPOINTS),
-    Experiment("unstepped", measure_unstepped, tabulate_unstepped, code=()),
-    Experiment("everyone", measure_everyone, tabulate_everyone, compare_epochs, code=()),
-    Experiment("race", measure_race, tabulate_race, code=CHECKPOINTS),
-    Experiment("counted", measure_counted, tabulate_counted, code=()),
-    Experiment("option", measure_option, tabulate_option, code=("paddle_mnist/parallel/spawn.py",)),
-    Experiment("variable", measure_variable, tabulate_variable, code=()),
-    Experiment("globals", measure_globals, tabulate_globals, find_lost, code=()),
-    Experiment("partly", measure_partly, tabulate_partly, code=LOADING),
+    Experiment("names", measure_names, tabulate_names),
+    Experiment("resumed", measure_resumed, tabulate_resumed, find_equal),
+    Experiment("pattern", measure_pattern, tabulate_pattern),
+    Experiment("unstepped", measure_unstepped, tabulate_unstepped),
+    Experiment("everyone", measure_everyone, tabulate_everyone, compare_epochs),
+    Experiment("race", measure_race, tabulate_race),
+    Experiment("counted", measure_counted, tabulate_counted),
+    Experiment("option", measure_option, tabulate_option),
+    Experiment("variable", measure_variable, tabulate_variable),
+    Experiment("globals", measure_globals, tabulate_globals, find_lost),
+    Experiment("partly", measure_partly, tabulate_partly),
 )

@@ -150,6 +150,5 @@ def _seeds(work: Workspace) -> list[int]:
     return list(range(1, (work.seeds or SEEDS) + 1))
 
 
-CODE = ("paddle_mnist/mnist/incremental.py", "paddle_mnist/mnist/recipes/default.yaml")
-FORGOTTEN = Experiment("forgetting", measure_forgetting, tabulate_forgetting, code=CODE)
-CONTINUED = Experiment("continued", measure_continued, tabulate_continued, code=CODE)
+FORGOTTEN = Experiment("forgetting", measure_forgetting, tabulate_forgetting)
+CONTINUED = Experiment("continued", measure_continued, tabulate_continued)

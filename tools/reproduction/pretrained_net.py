@@ -13,8 +13,6 @@ from paddle_mnist.mnist.images import Images
 from reproduction import charts
 from reproduction.claims import Experiment, Report, Workspace
 
-PRETRAINED = ("paddle_mnist/mnist/pretrained",)
-
 # ------------------------------------------------------------------ averages of batches
 
 SIZES = (100, 64, 96, 3000)
@@ -239,13 +237,12 @@ def find_weak(report: Report) -> dict[str, Any]:
 
 
 CLAIMS = (
-    Experiment("averages", measure_averages, tabulate_averages, largest_error, code=PRETRAINED),
+    Experiment("averages", measure_averages, tabulate_averages, largest_error),
     Experiment(
         "calibration",
         measure_calibration,
         tabulate_calibration,
         draw=draw_calibration,
-        code=PRETRAINED,
     ),
-    Experiment("robustness", measure_robustness, tabulate_robustness, find_weak, code=PRETRAINED),
+    Experiment("robustness", measure_robustness, tabulate_robustness, find_weak),
 )
