@@ -21,6 +21,7 @@ beside the sentences are checked (tools/reproduction/page.py).
 """
 
 import argparse
+import io
 import shutil
 import sys
 from collections.abc import Sequence
@@ -31,12 +32,10 @@ from benchmarks.measured import ROOT
 from detector import training as detector
 from reproduction import (
     accuracy,
-    charts,
     demonstrations,
     incremental,
     initialization,
     pretrained,
-    pretrained_net,
 )
 from reproduction.claims import SEED, Claim, Experiment, Workspace
 from reproduction.comparison import MOST_SEEDS
@@ -46,9 +45,11 @@ from reproduction.trainings import Row, train, train_missing
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.mnist.images import Images, open_data
-from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.system.devices import require_paddle, zlib_is_broken
+from paddle_mnist.system.files import write_atomically
 
 README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
+PALETTE = 256  # colours of a file, which no figure here has more of to the eye
 
 
 def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
@@ -59,8 +60,22 @@ def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
     train("default", {"data": work.data.path, "seed": SEED, "log_every": 100}, run)
     plot_runs([run], str(figures), "cpu", README_FIGURES)
     for name in README_FIGURES:
-        charts.shrink(figures / name)
+        shrink(figures / name)
     return {"files": list(README_FIGURES)}
+
+
+def shrink(path: Path) -> None:
+    """Replace the colours of a PNG by a palette, unless Paddle breaks the zlib that does it."""
+    if zlib_is_broken():
+        return
+    from PIL import Image
+
+    data = io.BytesIO()
+    with Image.open(path) as image:
+        opaque = image.convert("RGB")
+    palette = opaque.quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette.save(data, "png", optimize=True)
+    write_atomically(path, data.getvalue())
 
 
 CLAIMS: tuple[Claim, ...] = (  # of REPRODUCTION.md
@@ -68,7 +83,6 @@ CLAIMS: tuple[Claim, ...] = (  # of REPRODUCTION.md
     initialization.CLAIM,
     *demonstrations.CLAIMS,
     *accuracy.OF_RECIPES,
-    *pretrained_net.CLAIMS,
 )
 OTHER_CLAIMS: tuple[Claim, ...] = (  # of other pages, and of the package
     incremental.FORGOTTEN,
@@ -100,10 +114,6 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
         for claim in chosen:
             report = claim.report(work)
             print(claim.table(report))
-            if claim.draw and claim.is_complete(report):
-                name = claim.id if claim in OTHER_CLAIMS else f"reproduction-{claim.id}"
-                figure = claim.draw(report, work.data)
-                charts.save_small({name: figure}, work.root / "docs/figures")
         write_pages(page, work.root)
     if work.root == ROOT:
         return check()

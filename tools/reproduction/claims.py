@@ -16,7 +16,6 @@ from paddle_mnist.system.lock import locked
 
 Report = Mapping[str, Any]
 Find = Callable[[Report], dict[str, Any]]
-Draw = Callable[[Report, Images], Any]
 
 SEED = 1  # of what is trained once
 
@@ -99,8 +98,6 @@ class Claim:
 
     id: str
 
-    draw = None
-
     def trainings(self, work: Workspace) -> dict[str, Any]:
         """Return the rows and seeds of the trainings that the claim rests on, by name."""
         return {}
@@ -130,13 +127,12 @@ class Experiment(Claim):
     """A claim that one experiment tests, without seeds.
 
     measure: takes the workspace, and an empty folder to work in. find: gives figures for the page's
-    sentences, beside those of the report. draw: draws the claim's figure.
+    sentences, beside those of the report.
     """
 
     measure: Callable[[Workspace, Path], Report]
     tabulate: Callable[[Report], str]
     find: Find = lambda report: {}
-    draw: Optional[Draw] = None
 
     def measure_into(self, work: Workspace) -> None:
         folder = work.output / self.id
