@@ -7,8 +7,6 @@ These go into the pages of docs/ and into the package:
 
 forgetting      train on the digits 0 to 4, then on 5 to 9, with and without replaying old images;
                 accuracy on both halves of the eval split
-continued       train further on 500, 3,000 and 20,000 new images, with the schedule of continued
-                training and with the recipe's, with and without softening the net
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
 detector        train the net that detects pictures of no single digit, and put it into the
@@ -86,7 +84,6 @@ CLAIMS: tuple[Claim, ...] = (  # of REPRODUCTION.md
 )
 OTHER_CLAIMS: tuple[Claim, ...] = (  # of other pages, and of the package
     incremental.FORGOTTEN,
-    incremental.CONTINUED,
     initialization.COLLAPSED,
     Experiment("detector", detector.measure, detector.tabulate),
     pretrained.CLAIM,
