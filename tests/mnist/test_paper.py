@@ -80,7 +80,7 @@ def test_infer_without_opencv_names_the_extra_to_install():
 
 
 def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
-    page = paper.page(digits[[4, 0, 7, 2, 9]], [3, 2], np.random.RandomState(7))
+    page, _ = paper.page(digits[[4, 0, 7, 2, 9]], [3, 2], np.random.RandomState(7), is_hard=False)
     page.save(tmp_path / "page.png")
     draw_digit(4, 2).save(tmp_path / "4.png")
     Image.new("L", (90, 90), 255).save(tmp_path / "blank.png")
