@@ -48,12 +48,9 @@ from paddle_mnist import (
     fit,
     is_rehearsal,
 )
-from paddle_mnist.checkpoint.contents import optimizer_state
-from paddle_mnist.checkpoint.manifest import read_manifest
-from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import PaddleMnistError, StoppedError
-from paddle_mnist.metrics.writers import read_jsonl
+from paddle_mnist.proof.compare import differing_files
 from paddle_mnist.training.loop import TrainingLoop
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -189,11 +186,11 @@ NETS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def train(net: str, output: Path, callback: Callback, processes: int) -> None:
-    """Train a net, or resume it; write what it has computed to `outcome.json`."""
+    """Train a net, or resume it."""
     arguments = NETS[net]()
     if processes > 1:
         arguments["processes"] = Processes(processes, grad_shards=2)
-    result = fit(
+    fit(
         train=Points(),
         valid=Points(BATCH),
         optimizer=adam,
@@ -206,30 +203,6 @@ def train(net: str, output: Path, callback: Callback, processes: int) -> None:
         evaluating=Evaluating(every_steps=3),
         **arguments,
     )
-    (output / "outcome.json").write_text(json.dumps(outcome(result)))
-
-
-def outcome(result: paddle_mnist.FitResult) -> dict[str, Any]:
-    """Return all that a run has computed, to the last bit."""
-    checkpoint = read_manifest(f"{result.checkpoint}.json")
-    state = checkpoint.state.as_dict()
-    state.pop("train_seconds")
-    rows = [row for _, row in read_jsonl(result.weights.parent / "metrics.jsonl") if row]
-    return {
-        "weights": _digest(load(result.weights)),
-        "optimizer": _digest(optimizer_state(checkpoint)),
-        "metrics": result.metrics,
-        "state": state,
-        "history": [[row["step"], row["tag"], row["value"]] for row in rows],
-    }
-
-
-def _digest(values: Any) -> str:
-    sha256 = hashlib.sha256()
-    for name, value in sorted(values.items()):
-        text = value.tobytes().hex() if isinstance(value, np.ndarray) else repr(value)
-        sha256.update(f"{name} {text}\n".encode())
-    return sha256.hexdigest()
 
 
 # ------------------------------------------------------------------------------ points
@@ -331,10 +304,19 @@ def _call(function: Callable[..., None], log: Path, end: Path, arguments: Sequen
     end.write_text(text)
 
 
+def warm_up(names: Sequence[str], folder: Path) -> None:
+    """Train each net here, so that all forks inherit the same: caches, and names of layers."""
+    logging.disable(logging.WARNING)
+    for name in names:
+        train(name, folder / f"first {name}", Traces(), 1)
+    logging.disable(logging.NOTSET)
+    gc.freeze()
+
+
 class Net:
     """A net whose runs are interrupted, in a folder.
 
-    expected: what its unbroken run has computed. points: of all of its processes.
+    unbroken: its unbroken run, in one process. points: of all of its processes.
     resumed: what was wrong after each resume, by what there was to resume from.
     """
 
@@ -342,29 +324,23 @@ class Net:
         self.name, self.folder, self.processes = name, folder / name, processes
         self.points: list[Point] = []
         self.resumed: dict[str, Optional[str]] = {}
-        logging.disable(logging.WARNING)
-        train(name, self._new_folder("first"), Traces(), 1)  # warms up what forks inherit
-        logging.disable(logging.NOTSET)
-        gc.freeze()
+        self.unbroken = self._run_unbroken("unbroken", Traces(), 1)
         for rank in range(processes):
-            output = self._new_folder(f"unbroken{rank}")
-            callback = Traces(rank, functools.partial(_record, output / "points", visit))
-            self._must(self._run(output, callback, processes), output)
-            lines = (output / "points").read_text().splitlines()
-            self.points += [Point(*json.loads(line)) for line in lines]
-            self.expected = json.loads((output / "outcome.json").read_text())
+            lines = self.folder / f"points{rank}"
+            callback = Traces(rank, functools.partial(_record, lines, visit))
+            self._run_unbroken(f"traced{rank}", callback, processes)
+            self.points += [Point(*json.loads(line)) for line in lines.read_text().splitlines()]
 
-    def _new_folder(self, name: str) -> Path:
-        (self.folder / name).mkdir(parents=True)
-        return self.folder / name
+    def _run_unbroken(self, name: str, callback: Callback, processes: int) -> Path:
+        output = self.folder / name
+        output.mkdir(parents=True)
+        if end := self._run(output, callback, processes):
+            log = (output / "log").read_text()
+            raise PaddleMnistError(f"{self.name}: the unbroken run ended with {end}\n{log}")
+        return output
 
     def _run(self, output: Path, callback: Callback, processes: int, log: str = "log") -> str:
         return in_process(train, output / log, self.name, output, callback, processes)
-
-    def _must(self, end: str, output: Path) -> None:
-        if end:
-            log = (output / "log").read_text()
-            raise PaddleMnistError(f"{self.name}: the unbroken run ended with {end}\n{log}")
 
     def failure(self, kind: str, point: Point) -> Optional[str]:
         """Interrupt a run at a point, and resume it; return what is wrong, or None."""
@@ -393,13 +369,10 @@ class Net:
 
     def _failure_of_resume(self, output: Path) -> Optional[str]:
         """Resume in one process, whatever there were before: it must give the same bits."""
-        (output / "outcome.json").unlink(missing_ok=True)
         end = self._run(output, Traces(), 1, "resumed")
         if end:
             return None if end.startswith("refused: ") else f"the resumed run ended with {end}"
-        found = json.loads((output / "outcome.json").read_text())
-        differing = [name for name in found if found[name] != self.expected[name]]
-        return f"other {', '.join(differing)} than unbroken" if differing else None
+        return "; ".join(differing_files(self.unbroken, output, "resumed")) or None
 
 
 def contents(run: Path) -> str:
@@ -424,12 +397,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="of each run [1]")
     parser.add_argument("--sample", type=int, metavar="N", help="N points at random [all]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample [1]")
-    parser.add_argument("--list", action="store_true", help="print the points, and exit")
     args = parser.parse_args(argv)
     began = time.monotonic()
     # Of several processes each must have a state of its own, or none.
     names = args.net or ([*NETS] if args.processes == 1 else ["shards"])
     with tempfile.TemporaryDirectory() as folder:
+        warm_up(names, Path(folder))
         nets = [Net(name, Path(folder), args.processes, args.visit) for name in names]
         tried = [
             (net, kind, point)
@@ -440,10 +413,6 @@ def main(argv: Sequence[str]) -> int:
         ]
         if args.sample is not None:
             tried = random.Random(args.seed).sample(tried, min(args.sample, len(tried)))
-        if args.list:
-            for net, kind, point in tried:
-                print(net.name, kind, point)
-            return 0
         failed = 0
         for number, (net, kind, point) in enumerate(tried, 1):
             if problem := net.failure(kind, point):
