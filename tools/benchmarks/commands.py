@@ -35,7 +35,7 @@ def run(session: Session, line: Union[str, tuple[str, ...]], **environment: str)
 def figures_of(session: Session, line: str, **environment: str) -> Figures:
     """Run a command; return its figures."""
     done = run(session, line, **environment)
-    figures = {"seconds": done.seconds, "cpu": done.cpu_seconds, "mib": done.peak_mib}
+    figures = {"seconds": done.seconds, "mib": done.peak_mib}
     accuracies = re.findall(r"eval accuracy ([\d.]+)", done.printed)
     return {**figures, "accuracy": float(accuracies[-1])} if accuracies else figures
 
