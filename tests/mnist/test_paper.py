@@ -108,13 +108,13 @@ def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
 
 def test_infer_non_digit_is_refused_unless_unchecked_or_of_other_classes(tool, tmp_path):
     """The detector cannot say whether a picture shows a shirt."""
-    non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
-    done = tool("infer", "hash.png", expect=8)
-    assert "hash.png: probably not one digit (score 0." in done.stdout
+    non_digits.UNSEEN["doodles"]["ladder"](np.random.RandomState(0)).save(tmp_path / "ladder.png")
+    done = tool("infer", "ladder.png", expect=8)
+    assert "ladder.png: probably not one digit (score 0." in done.stdout
     about = {"dataset": "fashion"}
     export_model(MNIST(pretrained=True), tmp_path / "fashion", ["probabilities"], about=about)
     for options, note in ((["--unchecked"], ""), (["--model", "fashion"], "trained on fashion")):
-        done = tool("infer", "hash.png", "--json", *options)
+        done = tool("infer", "ladder.png", "--json", *options)
         (row,) = json.loads(done.stdout)
         assert row["digit"] is not None and row["score"] is None and row["error"] is None
         assert note in done.stderr

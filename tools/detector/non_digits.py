@@ -91,7 +91,6 @@ PICTURES: dict[str, tuple[int, dict[str, Draw]]] = {
 UNSEEN: dict[str, dict[str, Draw]] = {
     "letters": letters.letters(letters.LETTERS, letters.UNSEEN_FONTS),
     "Greek letters": letters.letters(letters.GREEK, letters.UNSEEN_FONTS),
-    "shapes": shapes.shapes(shapes.UNSEEN_SHAPES),
     "doodles": shapes.shapes(shapes.UNSEEN_DOODLES),
     "textures": _by_name(textures.UNSEEN),
     "photographs of things": {

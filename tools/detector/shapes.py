@@ -65,35 +65,6 @@ TRAINING_SHAPES: dict[str, list] = {
     "fork": [[1j, 0, -0.7 - 1j], [0, 0.7 - 1j], [0, -1j]],
     "stairs": [[-1 + 1j, -1 + 0.3j, -0.3 + 0.3j, -0.3 - 0.3j, 0.4 - 0.3j, 0.4 - 1j, 1 - 1j]],
 }
-UNSEEN_SHAPES: dict[str, list] = {
-    "heart": [
-        _curve(
-            lambda t: (
-                np.sin(t) ** 3 - 1j * (13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t)) / 16
-            ),
-            0,
-            6.29,
-        )
-    ],
-    "house": [[-0.8 + 1j, -0.8 - 0.1j, -1j, 0.8 - 0.1j, 0.8 + 1j, -0.8 + 1j]],
-    "spiral": [_curve(lambda t: t * np.exp(1j * t) / 19, 0, 18.9)],
-    "face": [
-        _ring(0, 1),
-        _ring(-0.35 - 0.3j, 0.08),
-        _ring(0.35 - 0.3j, 0.08),
-        _bow(0.1j, 0.5, 0.3, 2.84),
-    ],
-    "star of eight": [_star(8, 0.6)],
-    "hash": [*([x - 1j, x + 1j] for x in (-0.4, 0.4)), *([y - 1, y + 1] for y in (-0.4j, 0.4j))],
-    "tick": [[-0.9 + 0.1j, -0.3 + 0.8j, 0.9 - 0.8j]],
-    "infinity": [_curve(lambda t: np.cos(t) + 0.5j * np.sin(2 * t), 0, 6.29)],
-    "tree": [[1j, 0.5j], [-0.8 + 0.5j, -1j, 0.8 + 0.5j, -0.8 + 0.5j], [-0.5 - 0.1j, 0.5 - 0.1j]],
-    "envelope": [[-1 - 0.6j, 1 - 0.6j, 1 + 0.6j, -1 + 0.6j, -1 - 0.6j, 0.2j, 1 - 0.6j]],
-    "percent": [[0.8 - 1j, -0.8 + 1j], _ring(-0.6 - 0.6j, 0.3), _ring(0.6 + 0.6j, 0.3)],
-    "fish": [_curve(lambda t: np.cos(t) - np.sin(t) ** 2 / 1.4 + 0.5j * np.sin(2 * t), 0, 6.29)],
-    "flower": [_curve(lambda t: np.cos(2.5 * t) * np.exp(1j * t), 0, 12.6)],
-}
-
 UNSEEN_DOODLES: dict[str, list] = {
     "sun": [_ring(0, 0.45), *([0.6 * _turn(a), _turn(a)] for a in range(0, 360, 45))],
     "man": [

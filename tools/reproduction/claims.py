@@ -3,7 +3,7 @@
 import functools
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -18,11 +18,6 @@ Report = Mapping[str, Any]
 Find = Callable[[Report], dict[str, Any]]
 
 SEED = 1  # of what is trained once
-
-
-def by_name(reports: Sequence[Report]) -> dict[str, list[Any]]:
-    """Return the values of several reports with the same names, those of the first."""
-    return {name: [report[name] for report in reports] for name in reports[0]}
 
 
 @dataclass(frozen=True)

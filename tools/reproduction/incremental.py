@@ -7,7 +7,7 @@ from typing import Any
 from markdown_tables import table
 
 from paddle_mnist.mnist.config import continued_schedule, read_recipe
-from reproduction.claims import Experiment, Report, Workspace, by_name
+from reproduction.claims import Experiment, Report, Workspace
 from reproduction.trainings import evaluate_run, train
 
 RECIPE = "default"
@@ -23,9 +23,12 @@ FORGETTING = {
 
 def measure_forgetting(work: Workspace, folder: Path) -> dict[str, Any]:
     """Return accuracies on the eval split's old and new digits after each of three trainings."""
-    epochs, seeds = work.choose(FORGETTING_EPOCHS, 1), _seeds(work)
+    epochs, seeds = work.choose(FORGETTING_EPOCHS, 1), list(range(1, (work.seeds or SEEDS) + 1))
     reports = [_forget(work.data.path, folder / str(seed), epochs, seed) for seed in seeds]
-    accuracy = {name: by_name([report[name] for report in reports]) for name in FORGETTING}
+    accuracy = {
+        name: {half: [report[name][half] for report in reports] for half in ("old", "new")}
+        for name in FORGETTING
+    }
     return {"epochs": epochs, "seeds": seeds, "accuracy": accuracy}
 
 
@@ -57,10 +60,6 @@ def tabulate_forgetting(report: Report) -> str:
     )
     columns = {"trained on": "", "accuracy on 0-4": ".2%", "on 5-9": ".2%"}
     return table(columns, rows, f"Means of {len(report['seeds'])} seeds.")
-
-
-def _seeds(work: Workspace) -> list[int]:
-    return list(range(1, (work.seeds or SEEDS) + 1))
 
 
 FORGOTTEN = Experiment("forgetting", measure_forgetting, tabulate_forgetting)
