@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from benchmarks import commands, faq, feeding, inference, promises, saving, steps
 from benchmarks.headlines import headlines
-from benchmarks.measured import ROOT, machine, stale_results, stale_tables
+from benchmarks.measured import machine
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
 from markdown_tables import is_code, write_table
@@ -31,7 +31,6 @@ def main(argv: Sequence[str]) -> int:
     """Measure and print the tables; return the exit code."""
     titles = {name: benchmark.title for name, benchmark in BENCHMARKS.items()}
     titles["all"] = "All of these."
-    titles["stale"] = "List tables of --docs [docs/en] and claims that are older than their code."
     lines = [f"{name:18}{title}" for name, title in titles.items()]
     parser = Parser(prog="tools/benchmark.py", description="\n".join([__doc__, "", *lines]))
     parser.add_argument("what", choices=list(titles))
@@ -44,15 +43,13 @@ def main(argv: Sequence[str]) -> int:
         nargs="+",
         default=(),
         metavar="FOLDER",
-        help="put the table into the pages there; with stale, the pages to look at",
+        help="put the table into the pages there",
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
         raise ConfigError(f"rounds is {args.rounds}; expected at least 1")
     if args.what == "all":
         return _run_each(argv)
-    if args.what == "stale":
-        return _list_stale(args.docs or [ROOT / "docs/en"])
     # Libraries, those in C++ too, print to standard error instead: only tables belong here.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -73,23 +70,6 @@ def _run_each(argv: Sequence[str]) -> int:
         if code:
             return code
     return 0
-
-
-def _list_stale(folders: Sequence[Union[str, Path]]) -> int:
-    """Print the stale tables of the pages in folders, and the stale results of claims.
-
-    Returns 1 if there are stale tables; stale results may stay.
-    """
-    from reproduce import ALL
-    from reproduction.claims import Experiment, Workspace
-
-    pages = [page for folder in folders for page in sorted(Path(folder).glob("*.md"))]
-    tables = {name: benchmark.code for name, benchmark in BENCHMARKS.items()}
-    claims = {name: claim.code for name, claim in ALL.items() if isinstance(claim, Experiment)}
-    lines = list(stale_tables(pages, tables))
-    print("\n".join(lines) or "no table is older than the code that it measured")
-    print(*stale_results(Workspace().folder, claims), sep="\n")
-    return 1 if lines else 0
 
 
 def _measure(name: str, session: Session, args: Any, out: Any) -> None:

@@ -59,7 +59,7 @@ def two_digits():
     return as_bytes(page)
 
 
-NO_DIGIT = as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0)))
+NO_DIGIT = as_bytes(UNSEEN["doodles"]["ladder"](np.random.RandomState(0)))
 NOT_FINITE = as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF")
 REFUSED = {
     "nothing": (None, "Draw a digit."),

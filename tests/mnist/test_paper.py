@@ -80,7 +80,7 @@ def test_infer_without_opencv_names_the_extra_to_install():
 
 
 def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
-    page = paper.page(digits[[4, 0, 7, 2, 9]], [3, 2], np.random.RandomState(7))
+    page, _ = paper.page(digits[[4, 0, 7, 2, 9]], [3, 2], np.random.RandomState(7), is_hard=False)
     page.save(tmp_path / "page.png")
     draw_digit(4, 2).save(tmp_path / "4.png")
     Image.new("L", (90, 90), 255).save(tmp_path / "blank.png")
@@ -108,13 +108,13 @@ def test_infer_many_reads_each_digit_and_shows_its_box(tool, digits, tmp_path):
 
 def test_infer_non_digit_is_refused_unless_unchecked_or_of_other_classes(tool, tmp_path):
     """The detector cannot say whether a picture shows a shirt."""
-    non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
-    done = tool("infer", "hash.png", expect=8)
-    assert "hash.png: probably not one digit (score 0." in done.stdout
+    non_digits.UNSEEN["doodles"]["ladder"](np.random.RandomState(0)).save(tmp_path / "ladder.png")
+    done = tool("infer", "ladder.png", expect=8)
+    assert "ladder.png: probably not one digit (score 0." in done.stdout
     about = {"dataset": "fashion"}
     export_model(MNIST(pretrained=True), tmp_path / "fashion", ["probabilities"], about=about)
     for options, note in ((["--unchecked"], ""), (["--model", "fashion"], "trained on fashion")):
-        done = tool("infer", "hash.png", "--json", *options)
+        done = tool("infer", "ladder.png", "--json", *options)
         (row,) = json.loads(done.stdout)
         assert row["digit"] is not None and row["score"] is None and row["error"] is None
         assert note in done.stderr

@@ -2,14 +2,12 @@
 
 import json
 import re
-import subprocess
 
 import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
 from benchmarks.commands import DATA, PARSED
-from benchmarks.measured import stale_tables
 from markdown_tables import marked_tables
 from synthetic_data import as_lists, tiny_splits
 
@@ -51,33 +49,3 @@ def test_tutorials_loop_trains_the_net_of_the_package(tool, tiny):
     ((images, labels),) = baseline_tutorial.load_data(as_lists(tiny_splits()), "eval")()
     expected, _ = MnistDataset("eval", str(tiny)).batch(np.arange(70))
     assert np.allclose(images, expected, atol=1e-6) and labels.shape == (70, 1)
-
-
-def test_table_whose_code_changed_since_its_commit_is_stale(tmp_path):
-    def git(*words):
-        command = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost", *words]
-        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    def stale(measured):
-        page.write_text(f"<!-- benchmark train -->\n| 1 |\n{measured}\n<!-- end -->\n")
-        return list(
-            stale_tables([page], {"train": ["paddle_mnist/nn", "tools/rivals.py"]}, tmp_path)
-        )
-
-    page, net = tmp_path / "p.md", tmp_path / "paddle_mnist/nn/a.py"
-    net.parent.mkdir(parents=True)
-    net.write_text("1")
-    git("init", "--quiet")
-    git("add", "--all")
-    git("commit", "--quiet", "--message", "measured")
-    commit = git("rev-parse", "HEAD")
-    assert stale(f"Measured on: cpu A, commit {commit}, date 2026-11-27.") == []
-    net.write_text("2")
-    for measured, reason in {
-        f"Measured on: cpu A, commit {commit}, date 2026-11-27.": "measured on 2026-11-27",
-        "Measured on: cpu A.": "without a commit",
-        "Measured on: cpu A, commit 0a1b, date 2026-11-27.": "no such commit",
-    }.items():
-        (line,) = stale(measured)
-        assert reason in line

@@ -74,7 +74,7 @@ def test_write_pages_fills_the_marks_from_the_stored_results(pages, page):
 
 def test_reproduce_unknown_claim_or_other_data_fails(tool):
     for arguments, code, message in (
-        ("--only l2,calibrations", 2, "'calibrations'; did you mean 'calibration'?"),
+        ("--only l2,average", 2, "'average'; did you mean 'averages'?"),
         ("--data digits", 3, "expected MNIST"),
     ):
         assert message in tool("reproduce", *arguments.split(), expect=code).stderr

@@ -16,8 +16,6 @@ from typing import Union
 from benchmarks.timing import TOOLS, TRAIN, TUTORIAL, Finished, run_python
 from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, Turn, ratio
 
-MNIST = "paddle_mnist/mnist"
-
 
 def run(session: Session, line: Union[str, tuple[str, ...]], **environment: str) -> Finished:
     """Run a command, with its placeholders filled, on the cache of this round."""
@@ -37,53 +35,24 @@ def run(session: Session, line: Union[str, tuple[str, ...]], **environment: str)
 def figures_of(session: Session, line: str, **environment: str) -> Figures:
     """Run a command; return its figures."""
     done = run(session, line, **environment)
-    figures = {"seconds": done.seconds, "cpu": done.cpu_seconds, "mib": done.peak_mib}
+    figures = {"seconds": done.seconds, "mib": done.peak_mib}
     accuracies = re.findall(r"eval accuracy ([\d.]+)", done.printed)
     return {**figures, "accuracy": float(accuracies[-1])} if accuracies else figures
 
 
-def whole_commands(
-    commands: Mapping[str, str], before: str = ""
-) -> Callable[[Session], Mapping[str, Turn]]:
-    """Return the kinds of a benchmark of commands.
-
-    before: a command that fills the cache of the first round.
-    """
-
-    def kinds(session: Session) -> Mapping[str, Turn]:
-        if before:
-            run(session, before)
-        return {title: partial(figures_of, session, line) for title, line in commands.items()}
-
-    return kinds
+def whole_commands(commands: Mapping[str, str]) -> Callable[[Session], Mapping[str, Turn]]:
+    """Return the kinds of a benchmark of commands."""
+    return lambda session: {
+        title: partial(figures_of, session, line) for title, line in commands.items()
+    }
 
 
 # ------------------------------------------------------------------ from the command to the net
 
-BARE = "--visualdl false --figures false --watch 0"
 LOOP = f"{TUTORIAL} --data {{json}}"
 CACHED = f"{TRAIN} --data {{json}} --output {{run}}"
-BASE, ARRAY = "the tutorial's loop", "images in one array, cached; batches by one index"
-# Each command differs from the one before in what its title says.
-LADDER = {
-    BASE: LOOP,
-    ARRAY: f"{CACHED} --recipe tutorial --fast_conv off {BARE}",
-    "the fast convolution, one thread": (
-        f"{CACHED} --recipe tutorial --fast_conv on --threads 1 {BARE}"
-    ),
-    "a thread on each core": f"{CACHED} --recipe tutorial --fast_conv on {BARE}",
-    "the recipe `default`: Momentum, one-cycle, weight decay, batches of 64": (
-        f"{CACHED} --recipe default {BARE}"
-    ),
-    "one epoch instead of five": f"{CACHED} --recipe default --epochs 1 {BARE}",
-    "42,000 images instead of 50,000": f"{CACHED} --recipe fast",
-    "plus the default watching, VisualDL and figures": (
-        f"{CACHED} --recipe fast --visualdl true --figures true --watch 100"
-    ),
-}
-ROW_BEFORE = dict(zip([*LADDER][1:], LADDER))
-
-FIVE_EPOCHS = "the tutorial's loop, its five epochs"
+BASE = "the tutorial's loop"
+FIVE_EPOCHS = f"{BASE}, its five epochs"
 COLD, WARM = (f"this package, recipe `fast`, {kind} cached" for kind in ("nothing", "images"))
 TO_ACCURACY = {
     FIVE_EPOCHS: f"{LOOP} --seed {{seed}}",
@@ -171,12 +140,9 @@ def _excerpt(report: Report) -> str:
     return "\n".join(["```text", *lines[:4], "...", *lines[-4:], "```"])
 
 
-TRAINING = ("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training/loop.py")
-READING = tuple(f"{MNIST}/{name}.py" for name in ("arrays", "images", "json_reader"))
 BENCHMARKS = {
     "data": Benchmark(
         "Time until the images of an AI Studio JSON file are there, and peak memory.",
-        code=(*READING, f"{MNIST}/readers.py"),
         kinds=lambda session: {
             kind: partial(_opened, session, program) for kind, program in DATA.items()
         },
@@ -192,7 +158,6 @@ BENCHMARKS = {
     ),
     "time-to-accuracy": Benchmark(
         "From the command to the evaluated net: everything included, whole commands timed.",
-        code=("tools/baseline_tutorial.py", *TRAINING, *READING, f"{MNIST}/setup.py"),
         kinds=whole_commands(TO_ACCURACY),
         head="from the command to the evaluated net",
         columns={
@@ -203,26 +168,8 @@ BENCHMARKS = {
         rows=_rows_to_accuracy,
         note=_note_to_accuracy,
     ),
-    "ladder": Benchmark(
-        "From the tutorial's loop to ours, one change a row: speed and accuracy of whole commands.",
-        code=("tools/baseline_tutorial.py", *TRAINING, "paddle_mnist/monitor/watch.py"),
-        kinds=whole_commands(LADDER, before=f"{SMALL} {BARE}"),
-        head="change",
-        columns={
-            "times faster than the tutorial's loop": ratio("seconds", BASE, ".0f", is_inverse=True),
-            "times faster than the row before": ratio("seconds", ROW_BEFORE.get, is_inverse=True),
-            "eval accuracy": (".2%", "accuracy"),
-        },
-        note=lambda report: (
-            "Whole commands, seed 1, once each, so an accuracy is one of many that chance allows. "
-            "[REPRODUCTION.md](../../REPRODUCTION.md#default) has several seeds of `default`."
-        ),
-        rounds=1,
-        quick=(BASE, ARRAY),
-    ),
     "memory": Benchmark(
         "Peak memory of a run: by source, batch size and optimizer, and of the tutorial's loop.",
-        code=("tools/baseline_tutorial.py", *TRAINING, *READING, f"{MNIST}/setup.py"),
         kinds=whole_commands(MEMORY),
         head="training",
         columns={"peak MiB": (",.0f", "mib"), "of the tutorial's": ratio("mib", BASE)},

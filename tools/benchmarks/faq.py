@@ -139,7 +139,6 @@ def _rows_of_lengths(report: Report) -> Rows:
 BENCHMARKS = {
     "optimizer-memory": Benchmark(
         "Memory by optimizer, on a net whose parameters are most of it.",
-        code=("paddle_mnist/training/loop.py", "paddle_mnist/training/steps.py"),
         kinds=lambda session: {
             name: partial(in_own_process, _optimizer, name, 256 if session.is_quick else WIDTH)
             for name in OPTIMIZERS
@@ -158,7 +157,6 @@ BENCHMARKS = {
     ),
     "lengths": Benchmark(
         "What batches of similar length and a maximum length save: time, memory, accuracy.",
-        code=(EXAMPLE, "paddle_mnist/data", "paddle_mnist/training/steps.py"),
         kinds=_ways,
         head="sentences",
         columns={

@@ -134,7 +134,6 @@ def _bare(task: Task) -> float:
 BENCHMARKS = {
     "feeding": Benchmark(
         __doc__,
-        code=("paddle_mnist/data", "paddle_mnist/training/loop.py"),
         kinds=_kinds,
         head="samples and net",
         columns={

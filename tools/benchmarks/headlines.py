@@ -3,28 +3,16 @@
 A ratio compares like with like: one thread with one thread.
 """
 
+WHOLE, STEADY = ("time-to-accuracy", "times faster"), ("train", "images a second")
+STEP = "this package's training step, 1 thread"
 # By mark: the table, the column, the row, and the row to divide it by. A row is named by the
 # beginning of its title.
 HEADLINES = {
-    "faster-fast": (
-        "time-to-accuracy",
-        "times faster",
-        "this package, recipe `fast`, images cached",
-    ),
-    "faster-torch": ("time-to-accuracy", "times faster", "PyTorch eager"),
+    "faster-fast": (*WHOLE, "this package, recipe `fast`, images cached"),
+    "faster-torch": (*WHOLE, "PyTorch eager"),
     "accuracy-fast": ("time-to-accuracy", "eval accuracy", "this package, recipe `fast`"),
-    "times-paddle": (
-        "train",
-        "images a second",
-        "this package's training step, 1 thread",
-        "Paddle's layers, the bare loop, 1 thread",
-    ),
-    "times-torch": (
-        "train",
-        "images a second",
-        "this package's training step, 1 thread",
-        "PyTorch eager, channels last, 1 thread",
-    ),
+    "times-paddle": (*STEADY, STEP, "Paddle's layers, the bare loop, 1 thread"),
+    "times-torch": (*STEADY, STEP, "PyTorch eager, channels last, 1 thread"),
 }
 
 

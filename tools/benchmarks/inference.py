@@ -77,11 +77,6 @@ def _note_on_engines(report: Report) -> str:
 BENCHMARKS = {
     "infer": Benchmark(
         "Latency and throughput of the engines that run the net.",
-        code=(
-            "paddle_mnist/inference/predictor.py",
-            "paddle_mnist/mnist/model.py",
-            "paddle_mnist/nn",
-        ),
         kinds=_engines,
         head="engine",
         columns={

@@ -21,6 +21,5 @@ if __name__ == "__main__":
         for file in (errors, printed):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_seconds = used.ru_utime + used.ru_stime
-    print(json.dumps([code, *texts, seconds, cpu_seconds, used.ru_maxrss / 1024]))
+    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(json.dumps([code, *texts, seconds, peak_kib / 1024]))

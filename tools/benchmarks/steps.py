@@ -303,7 +303,6 @@ def _processes(session: Session) -> Mapping[str, Turn]:
 BENCHMARKS = {
     "train": Benchmark(
         "Images a second of steady training, by framework.",
-        code=("paddle_mnist/mnist/model.py", "paddle_mnist/nn", "paddle_mnist/training/steps.py"),
         kinds=_frameworks,
         head="who trains",
         columns={
@@ -320,7 +319,6 @@ BENCHMARKS = {
     ),
     "operators": Benchmark(
         "Where the time of a step goes.",
-        code=("paddle_mnist/data", "paddle_mnist/nn", "paddle_mnist/training"),
         kinds=lambda session: {"step": lambda: _parts(session)},
         head="what",
         columns={"microseconds an image": (".1f", "time"), "share": (".1%", "share")},
@@ -333,7 +331,6 @@ BENCHMARKS = {
     ),
     "conv-blocks": Benchmark(
         "Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch.",
-        code=("paddle_mnist/nn",),
         kinds=lambda session: {title: _blocks(session.source, *net) for title, net in NETS.items()},
         head="net",
         columns={
@@ -355,7 +352,6 @@ BENCHMARKS = {
     ),
     "sparse": Benchmark(
         "What an embedding gains from `sparse=True`: the time of a step, by the number of words.",
-        code=("paddle_mnist/nn/layers.py", "paddle_mnist/training/loop.py"),
         kinds=lambda session: {f"{words:,}": _sparse(words) for words in VOCABULARIES},
         head="words",
         columns={
@@ -371,7 +367,6 @@ BENCHMARKS = {
     ),
     "watch": Benchmark(
         "What looking into the net costs a run.",
-        code=("paddle_mnist/monitor", "paddle_mnist/nn"),
         kinds=_watches,
         head="watch",
         columns={"adds to the time of a step": (".1%", "share")},
@@ -382,7 +377,6 @@ BENCHMARKS = {
     ),
     "scale": Benchmark(
         "Images a second with several processes.",
-        code=("paddle_mnist/nn", "paddle_mnist/parallel"),
         kinds=_processes,
         head="processes",
         columns={

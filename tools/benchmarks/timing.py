@@ -44,7 +44,6 @@ class Finished(NamedTuple):
 
     printed: str
     seconds: float
-    cpu_seconds: float
     peak_mib: float
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -69,8 +69,7 @@ class Report:
 class Benchmark:
     """A table, and how it is measured.
 
-    title: its line in the command's help. code: the files and folders of the repository that decide
-    the figures; when they have changed, the table is stale.
+    title: its line in the command's help.
     kinds: the functions that are compared, by title; each takes a turn and returns its figures.
     head: the header of the first column, of titles. columns: the others, by header.
     rows: makes the rows of the report, by default one for each kind. note: a paragraph below.
@@ -80,7 +79,6 @@ class Benchmark:
     """
 
     title: str
-    code: Sequence[str] = ()
     kinds: Callable[[Session], Mapping[str, Turn]] = lambda session: {}
     head: str = ""
     columns: Mapping[str, Column] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Pictures without a digit, drawn by code: letters, shapes, textures, screenshots.
+"""Pictures without a digit, drawn by code: letters, shapes, textures.
 
 DRAWN and PICTURES are for training, UNSEEN is to compare detectors: they have no font, shape,
 texture or layout in common. UNSEEN has photographs, too, those that come with scikit-image and
-scikit-learn. Nothing is trained on screenshots.
+scikit-learn.
 """
 
 import functools
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from detector import letters, screenshots, shapes, textures
+from detector import letters, shapes, textures
 from detector.camera import Cover, Draw, Random
 
 SIDE = 160  # pixels of a drawing without paper and camera
@@ -91,10 +91,8 @@ PICTURES: dict[str, tuple[int, dict[str, Draw]]] = {
 UNSEEN: dict[str, dict[str, Draw]] = {
     "letters": letters.letters(letters.LETTERS, letters.UNSEEN_FONTS),
     "Greek letters": letters.letters(letters.GREEK, letters.UNSEEN_FONTS),
-    "shapes": shapes.shapes(shapes.UNSEEN_SHAPES),
     "doodles": shapes.shapes(shapes.UNSEEN_DOODLES),
     "textures": _by_name(textures.UNSEEN),
-    "screenshots": _by_name(screenshots.UNSEEN),
     "photographs of things": {
         name: functools.partial(photograph_part, name) for name in photographs()
     },

@@ -2,7 +2,7 @@
 
 An image of MNIST is enlarged, its strokes are drawn again with a pen of any width, and written on a
 page; then light falls on the page and a camera takes it. The detector learns from KINDS and is
-measured on all of them; nothing is trained on the sheets on a desk and the hard pages at the end.
+measured on all of them; nothing is trained on the sheets on a desk and the pages at the end.
 """
 
 import functools
@@ -195,31 +195,6 @@ KINDS: dict[str, Callable[[np.ndarray, Random], Image.Image]] = {
 }
 
 
-def page(images: np.ndarray, rows: Sequence[int], random: Random) -> Image.Image:
-    """Write digits in rows on one sheet: a postcode, a column, a page.
-
-    images: uint8 [N, 28, 28]. rows: how many digits each row has; N in all.
-    """
-    look = random_look(random)
-    height = random.uniform(40, 70)
-    advance, spacing = height * random.uniform(1.05, 1.4), height * random.uniform(1.5, 2)
-    margin = height
-    look.size = (
-        round(2 * margin + spacing * (len(rows) - 1) + height),
-        round(2 * margin + advance * (max(rows) - 1) + height),
-    )
-    paper = look.sheet()
-    remaining = iter(images)
-    rise = random.uniform(-0.03, 0.03)  # of a row, towards the right
-    for number, count in enumerate(rows):
-        for column in range(count):
-            cover = stroke(next(remaining), height * random.uniform(0.85, 1.1), look.pen)
-            left = margin + advance * column + random.uniform(-0.05, 0.05) * height
-            top = margin + spacing * number + rise * left + random.uniform(-0.1, 0.1) * height
-            paper = inked(paper, trimmed(cover), (top, left), look.ink)
-    return photograph(paper, look, random)
-
-
 # ------------------------------------------------------------------ to measure on
 
 
@@ -258,21 +233,21 @@ def _lit(page: Page, random: Random) -> Page:
     return page * (1 - random.uniform(0, 0.35) * (across + 1) / 2)[..., np.newaxis]
 
 
-def hard_page(
-    images: np.ndarray, rows: Sequence[int], random: Random
+def page(
+    images: np.ndarray, rows: Sequence[int], random: Random, is_hard: bool = True
 ) -> tuple[Image.Image, list[Region]]:
-    """Rows that are close, begin anywhere and rise; strokes that fade; in each row a raised digit.
+    """Rows that are close and rise; if it is hard, they begin anywhere, fade, and raise a digit.
 
     images: uint8 [N, 28, 28]. rows: how many digits each has. Returns where the digits are, too.
     """
     look = random_look(random)
     height = random.uniform(40, 70)
     advance, spacing = height * random.uniform(1.1, 1.4), height * random.uniform(1.25, 1.8)
-    indents = random.uniform(0, 1.2, len(rows)) * advance
+    indents = random.uniform(0, 1.2, len(rows)) * advance * is_hard
     wide = 2.5 * height + max(indents + advance * np.array(rows))
     look.size = (round(2.5 * height + spacing * len(rows)), round(wide))
     paper, boxes = look.sheet(), []
-    fading = random.uniform(0, 0.65)
+    fading = random.uniform(0, 0.65) * is_hard
     rise = random.uniform(-0.04, 0.04)
     remaining = iter(images)
     for number, count in enumerate(rows):
@@ -284,7 +259,7 @@ def hard_page(
             left += random.uniform(-0.04, 0.04) * height
             top = 1.3 * height + spacing * number + own_rise * (left - wide / 2)
             top += random.uniform(-0.08, 0.08) * height
-            top -= (column == raised) * random.uniform(0.1, 0.3) * height
+            top -= (column == raised) * random.uniform(0.1, 0.3) * height * is_hard
             boxes.append((left, top, left + cover.shape[1], top + cover.shape[0]))
             fade = np.clip(grain(cover.shape, random, height / 6) / 2 + 0.5, 0, 1)
             paper = inked(paper, cover * (1 - fading * fade), (top, left), look.ink)

@@ -26,6 +26,14 @@ def _any_turn(random: Random) -> complex:
     return _turn(random.choice([0, 90, random.uniform(0, 180)]))
 
 
+def _lines(text: str) -> list[Line]:
+    """Return the lines of a drawing: `x,y x,y` for the points of each, and ` / ` between them."""
+    return [
+        np.array([complex(*map(float, point.split(","))) for point in line.split()])
+        for line in text.split("/")
+    ]
+
+
 def _polygon(corners: int, first: float = -90) -> Line:
     return _turn(first + 360 * np.arange(corners + 1) / corners)
 
@@ -53,54 +61,23 @@ TRAINING_SHAPES: dict[str, list] = {
     "triangle": [_polygon(3)],
     "star of five": [_star(5, 0.4)],
     "plus": PLUS,
-    "cross": [[-1 - 1j, 1 + 1j], [1 - 1j, -1 + 1j]],
-    "arrow": [[-1, 1], [0.4 - 0.6j, 1, 0.4 + 0.6j]],
-    "zigzag": [[-1 + 0.4j, -0.5 - 0.4j, 0.4j, 0.5 - 0.4j, 1 + 0.4j]],
+    "cross": _lines("-1,-1 1,1 / 1,-1 -1,1"),
+    "arrow": _lines("-1,0 1,0 / 0.4,-0.6 1,0 0.4,0.6"),
+    "zigzag": _lines("-1,0.4 -0.5,-0.4 0,0.4 0.5,-0.4 1,0.4"),
     "pentagon": [_polygon(5)],
-    "chevron": [[-0.8 + 0.5j, -0.5j, 0.8 + 0.5j]],
-    "equals": [[-1 - 0.35j, 1 - 0.35j], [-1 + 0.35j, 1 + 0.35j]],
+    "chevron": _lines("-0.8,0.5 0,-0.5 0.8,0.5"),
+    "equals": _lines("-1,-0.35 1,-0.35 / -1,0.35 1,0.35"),
     "target": [_ring(0, 1), _ring(0, 0.5)],
     "crossed ring": [_ring(0, 1), *PLUS],
     "sine": [_curve(lambda t: t / 6.3 - 1 + 0.5j * np.sin(t), 0, 12.6)],
-    "fork": [[1j, 0, -0.7 - 1j], [0, 0.7 - 1j], [0, -1j]],
-    "stairs": [[-1 + 1j, -1 + 0.3j, -0.3 + 0.3j, -0.3 - 0.3j, 0.4 - 0.3j, 0.4 - 1j, 1 - 1j]],
+    "fork": _lines("0,1 0,0 -0.7,-1 / 0,0 0.7,-1 / 0,0 0,-1"),
+    "stairs": _lines("-1,1 -1,0.3 -0.3,0.3 -0.3,-0.3 0.4,-0.3 0.4,-1 1,-1"),
 }
-UNSEEN_SHAPES: dict[str, list] = {
-    "heart": [
-        _curve(
-            lambda t: (
-                np.sin(t) ** 3 - 1j * (13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t)) / 16
-            ),
-            0,
-            6.29,
-        )
-    ],
-    "house": [[-0.8 + 1j, -0.8 - 0.1j, -1j, 0.8 - 0.1j, 0.8 + 1j, -0.8 + 1j]],
-    "spiral": [_curve(lambda t: t * np.exp(1j * t) / 19, 0, 18.9)],
-    "face": [
-        _ring(0, 1),
-        _ring(-0.35 - 0.3j, 0.08),
-        _ring(0.35 - 0.3j, 0.08),
-        _bow(0.1j, 0.5, 0.3, 2.84),
-    ],
-    "star of eight": [_star(8, 0.6)],
-    "hash": [*([x - 1j, x + 1j] for x in (-0.4, 0.4)), *([y - 1, y + 1] for y in (-0.4j, 0.4j))],
-    "tick": [[-0.9 + 0.1j, -0.3 + 0.8j, 0.9 - 0.8j]],
-    "infinity": [_curve(lambda t: np.cos(t) + 0.5j * np.sin(2 * t), 0, 6.29)],
-    "tree": [[1j, 0.5j], [-0.8 + 0.5j, -1j, 0.8 + 0.5j, -0.8 + 0.5j], [-0.5 - 0.1j, 0.5 - 0.1j]],
-    "envelope": [[-1 - 0.6j, 1 - 0.6j, 1 + 0.6j, -1 + 0.6j, -1 - 0.6j, 0.2j, 1 - 0.6j]],
-    "percent": [[0.8 - 1j, -0.8 + 1j], _ring(-0.6 - 0.6j, 0.3), _ring(0.6 + 0.6j, 0.3)],
-    "fish": [_curve(lambda t: np.cos(t) - np.sin(t) ** 2 / 1.4 + 0.5j * np.sin(2 * t), 0, 6.29)],
-    "flower": [_curve(lambda t: np.cos(2.5 * t) * np.exp(1j * t), 0, 12.6)],
-}
-
 UNSEEN_DOODLES: dict[str, list] = {
     "sun": [_ring(0, 0.45), *([0.6 * _turn(a), _turn(a)] for a in range(0, 360, 45))],
     "man": [
         _ring(-0.75j, 0.25),
-        [-0.5j, 0.3j],
-        [-0.5 - 0.1j, -0.3j, 0.5 - 0.1j],
-        [-0.4 + 1j, 0.3j, 0.4 + 1j],
+        *_lines("0,-0.5 0,0.3 / -0.5,-0.1 0,-0.3 0.5,-0.1 / -0.4,1 0,0.3 0.4,1"),
     ],
     "cloud": [
         _curve(
@@ -109,37 +86,29 @@ UNSEEN_DOODLES: dict[str, list] = {
             6.2832,
         )
     ],
-    "lightning": [
-        [0.2 - 1j, -0.5 + 0.1j, 0, -0.3 + 1j, 0.5 - 0.2j, 0.05 - 0.15j, 0.5 - 1j, 0.2 - 1j]
-    ],
+    "lightning": _lines("0.2,-1 -0.5,0.1 0,0 -0.3,1 0.5,-0.2 0.05,-0.15 0.5,-1 0.2,-1"),
     "umbrella": [
         _bow(0, 0.9, 3.1416, 6.2832),
-        [-0.9, 0.9],
-        np.append([-0.9j, 0.7j], _bow(0.2 + 0.7j, 0.2, 3.1416, 0)),
+        *_lines("-0.9,0 0.9,0"),
+        np.append(_lines("0,-0.9 0,0.7"), _bow(0.2 + 0.7j, 0.2, 3.1416, 0)),
     ],
-    "cup": [
-        [-0.7 - 0.6j, -0.55 + 0.7j, 0.4 + 0.7j, 0.55 - 0.6j, -0.7 - 0.6j],
-        _bow(0.5, 0.35, -1.5, 1.5),
-    ],
+    "cup": [*_lines("-0.7,-0.6 -0.55,0.7 0.4,0.7 0.55,-0.6 -0.7,-0.6"), _bow(0.5, 0.35, -1.5, 1.5)],
     "mushroom": [
         _bow(-0.1j, 0.9, 3.1416, 6.2832),
-        [-0.9 - 0.1j, 0.9 - 0.1j],
-        [-0.25 - 0.1j, -0.3 + 0.9j, 0.3 + 0.9j, 0.25 - 0.1j],
+        *_lines("-0.9,-0.1 0.9,-0.1 / -0.25,-0.1 -0.3,0.9 0.3,0.9 0.25,-0.1"),
     ],
-    "key": [_ring(-0.6, 0.35), [-0.25, 1], [0.6, 0.6 + 0.3j], [0.9, 0.9 + 0.3j]],
+    "key": [_ring(-0.6, 0.35), *_lines("-0.25,0 1,0 / 0.6,0 0.6,0.3 / 0.9,0 0.9,0.3")],
     "glasses": [
         _ring(-0.55, 0.4),
         _ring(0.55, 0.4),
-        [-0.15, 0.15],
-        [-0.95, -1 - 0.4j],
-        [0.95, 1 - 0.4j],
+        *_lines("-0.15,0 0.15,0 / -0.95,0 -1,-0.4 / 0.95,0 1,-0.4"),
     ],
-    "crown": [[-0.9 + 0.6j, -0.9 - 0.5j, -0.4, -0.7j, 0.4, 0.9 - 0.5j, 0.9 + 0.6j, -0.9 + 0.6j]],
+    "crown": _lines("-0.9,0.6 -0.9,-0.5 -0.4,0 0,-0.7 0.4,0 0.9,-0.5 0.9,0.6 -0.9,0.6"),
     "flag": [
-        [-0.6 + 1j, -0.6 - 1j],
+        *_lines("-0.6,1 -0.6,-1"),
         _curve(lambda t: t / 4 - 0.6 - 1j + 0.1j * np.sin(t), 0, 6),
         _curve(lambda t: t / 4 - 0.6 - 0.1j + 0.1j * np.sin(t), 0, 6),
-        [0.9 - 1.03j, 0.9 - 0.13j],
+        *_lines("0.9,-1.03 0.9,-0.13"),
     ],
     "ladder": [
         *([x - 1j, x + 1j] for x in (-0.4, 0.4)),
@@ -147,32 +116,26 @@ UNSEEN_DOODLES: dict[str, list] = {
     ],
     "leaf": [
         _curve(lambda t: np.cos(t) + 0.45j * np.sin(t) * np.abs(np.sin(t)), 0, 6.2832),
-        [-0.7, 1.3],
+        *_lines("-0.7,0 1.3,0"),
         *([x, x + 0.25 + y * 1j] for x in (-0.4, 0, 0.35) for y in (-0.25, 0.25)),
     ],
     "anchor": [
         _ring(-0.8j, 0.2),
-        [-0.6j, 0.9j],
-        [-0.45 - 0.3j, 0.45 - 0.3j],
+        *_lines("0,-0.6 0,0.9 / -0.45,-0.3 0.45,-0.3"),
         _bow(0.1j, 0.8, 0.3, 2.84),
     ],
     "cat": [
         _ring(0, 0.75),
-        [-0.7 - 0.3j, -0.65 - 1j, -0.2 - 0.72j],
-        [0.7 - 0.3j, 0.65 - 1j, 0.2 - 0.72j],
-        [-0.15 + 0.1j, 0.15 + 0.1j, 0.25j, -0.15 + 0.1j],
+        *_lines("-0.7,-0.3 -0.65,-1 -0.2,-0.72 / 0.7,-0.3 0.65,-1 0.2,-0.72"),
+        *_lines("-0.15,0.1 0.15,0.1 0,0.25 -0.15,0.1"),
         *([0.2 * side + 0.25j, side * 1.1 + y * 1j] for side in (-1, 1) for y in (0.1, 0.4)),
     ],
-    "boat": [
-        [-1 + 0.3j, -0.6 + 0.8j, 0.6 + 0.8j, 1 + 0.3j, -1 + 0.3j],
-        [0.3j, -1j, 0.7 + 0.1j, 0.1j],
-    ],
+    "boat": _lines("-1,0.3 -0.6,0.8 0.6,0.8 1,0.3 -1,0.3 / 0,0.3 0,-1 0.7,0.1 0,0.1"),
     "snail": [
         _curve(lambda t: 0.2 + t * np.exp(1j * t) / 18, 1, 14),
-        [-1 + 0.75j, 0.9 + 0.75j, 0.2 + 0.75j],
-        [-0.5 + 0.75j, -0.85 + 0.2j, -1],
+        *_lines("-1,0.75 0.9,0.75 0.2,0.75 / -0.5,0.75 -0.85,0.2 -1,0"),
     ],
-    "bow": [[0, -0.9 - 0.5j, -0.9 + 0.5j, 0.9 - 0.5j, 0.9 + 0.5j, 0]],
+    "bow": _lines("0,0 -0.9,-0.5 -0.9,0.5 0.9,-0.5 0.9,0.5 0,0"),
 }
 
 # ------------------------------------------------------------------ families, drawn at random
@@ -380,28 +343,28 @@ def flagged_one(random: Random) -> list[Line]:
     return [np.append(upstroke, foot)]
 
 
-def _written(strokes: list[list[complex]], random: Random) -> list[Line]:
+def _written(strokes: list[Line], random: Random) -> list[Line]:
     """Return strokes, shaken, slanted, narrow or wide; those of four points and more are smooth."""
     turn, wide = _turn(random.normal(0, 10)), random.uniform(0.6, 1.25)
     lines = []
     for stroke in strokes:
-        line = np.array(stroke) + random.normal(0, 0.08, (len(stroke), 2)) @ [1, 1j]
+        line = stroke + random.normal(0, 0.08, (len(stroke), 2)) @ [1, 1j]
         if len(line) > 3:
             line = CubicSpline(range(len(line)), line)(np.linspace(0, len(line) - 1, 60))
         lines.append(turn * (wide * line.real + 1j * line.imag))
     return lines
 
 
-SEVEN = [-0.6 - 0.9j, 0.6 - 0.9j, -0.1 + 1j]
-NINE = [0.45 - 0.75j, -1j, -0.5 - 0.7j, -0.15 - 0.25j, 0.45 - 0.65j]
-SIX = [0.75 - 0.9j, 0.05 - 0.65j, -0.5 + 0.1j, -0.4 + 0.75j, 0.15 + 0.9j]
-TWO = [-0.5 - 0.6j, -0.05 - 1j, 0.45 - 0.65j, 0.15 + 0.1j, -0.35 + 0.75j]
-RARE: dict[str, tuple[int, list[list[complex]]]] = {
-    "crossed sevens": (7, [SEVEN, [-0.35 + 0.05j, 0.55 + 0.05j]]),
-    "sevens with a foot": (7, [SEVEN, [-0.5 + 1j, 0.35 + 1j]]),
-    "curled nines": (9, [[*NINE, 0.45 + 0.2j, 0.25 + 0.9j, -0.3 + 0.95j, -0.5 + 0.6j]]),
-    "flat sixes": (6, [[*SIX, 0.6 + 0.55j, 0.35 + 0.15j, -0.4 + 0.4j]]),
-    "looped twos": (2, [[*TWO, -0.6 + 0.65j, -0.35 + 0.5j, 0.1 + 0.8j, 0.65 + 0.85j]]),
+SEVEN = "-0.6,-0.9 0.6,-0.9 -0.1,1"
+NINE = "0.45,-0.75 0,-1 -0.5,-0.7 -0.15,-0.25 0.45,-0.65"
+SIX = "0.75,-0.9 0.05,-0.65 -0.5,0.1 -0.4,0.75 0.15,0.9"
+TWO = "-0.5,-0.6 -0.05,-1 0.45,-0.65 0.15,0.1 -0.35,0.75"
+RARE: dict[str, tuple[int, list[Line]]] = {
+    "crossed sevens": (7, _lines(f"{SEVEN} / -0.35,0.05 0.55,0.05")),
+    "sevens with a foot": (7, _lines(f"{SEVEN} / -0.5,1 0.35,1")),
+    "curled nines": (9, _lines(f"{NINE} 0.45,0.2 0.25,0.9 -0.3,0.95 -0.5,0.6")),
+    "flat sixes": (6, _lines(f"{SIX} 0.6,0.55 0.35,0.15 -0.4,0.4")),
+    "looped twos": (2, _lines(f"{TWO} -0.6,0.65 -0.35,0.5 0.1,0.8 0.65,0.85")),
 }
 # By name: the digit, and what draws it.
 UNUSUAL_DIGITS: dict[str, tuple[int, Callable[[Random], list[Line]]]] = {

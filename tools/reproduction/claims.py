@@ -3,7 +3,7 @@
 import functools
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -16,14 +16,8 @@ from paddle_mnist.system.lock import locked
 
 Report = Mapping[str, Any]
 Find = Callable[[Report], dict[str, Any]]
-Draw = Callable[[Report, Images], Any]
 
 SEED = 1  # of what is trained once
-
-
-def by_name(reports: Sequence[Report]) -> dict[str, list[Any]]:
-    """Return the values of several reports with the same names, those of the first."""
-    return {name: [report[name] for report in reports] for name in reports[0]}
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,6 @@ class Claim:
 
     id: str
 
-    draw = None
-
     def trainings(self, work: Workspace) -> dict[str, Any]:
         """Return the rows and seeds of the trainings that the claim rests on, by name."""
         return {}
@@ -130,15 +122,12 @@ class Experiment(Claim):
     """A claim that one experiment tests, without seeds.
 
     measure: takes the workspace, and an empty folder to work in. find: gives figures for the page's
-    sentences, beside those of the report. draw: draws the claim's figure.
-    code: the files and folders of the package that decide the result.
+    sentences, beside those of the report.
     """
 
     measure: Callable[[Workspace, Path], Report]
     tabulate: Callable[[Report], str]
     find: Find = lambda report: {}
-    draw: Optional[Draw] = None
-    code: Sequence[str] = ("paddle_mnist/mnist/model.py", "paddle_mnist/nn")
 
     def measure_into(self, work: Workspace) -> None:
         folder = work.output / self.id

@@ -4,7 +4,7 @@ The pages are written by hand. In their Markdown, comments that no reader sees h
 
 `<!-- reproduce claimed.both.mean:.2% -->98.47%<!-- end -->`
     a number: an expression over the claims' figures, with a format as in an f-string
-`<!-- reproduce table claimed -->`, or on other pages `<!-- reproduce continued -->`
+`<!-- reproduce table claimed -->`, or on other pages `<!-- reproduce collapse -->`
     a table
 `<!-- holds claimed.both.high < 0.986 -->`
     what the sentence beside it claims, as a predicate over the same figures

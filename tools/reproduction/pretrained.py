@@ -118,4 +118,4 @@ def tabulate(about: Report) -> str:
     )
 
 
-CLAIM = Experiment("pretrained", measure, tabulate, code=())
+CLAIM = Experiment("pretrained", measure, tabulate)

@@ -242,7 +242,6 @@ def _note(report: Report) -> str:
 BENCHMARKS = {
     "promises": Benchmark(
         __doc__.splitlines()[0],
-        code=("tools/benchmarks/promises", "paddle_mnist/checkpoint", "paddle_mnist/training"),
         kinds=lambda session: {
             name: partial(_outcomes, session, *framework) for name, framework in FRAMEWORKS.items()
         },

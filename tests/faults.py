@@ -1,12 +1,11 @@
 #!/usr/bin/env python
 """Interrupt a run at each line that it executes, resume it, and compare the bits of its result.
 
-Small nets are trained by `fit`, each in a process of its own. From the end of step 2 on, each line
-of the package, or of a net, a step or a callback here, is a point when `TrainingLoop.train` comes
-to it for the first or the N-th time. There the process raises an exception, sends itself SIGTERM,
-or is killed by SIGKILL. Another process then resumes the run: it must end with the weights, the
-optimizer, the metrics and the history of an unbroken run, or with an error of the package that says
-why not.
+Programs of `fit_rows` are trained, each in a process of its own. From the end of step 2 on, each
+line of the package, or of a net, a step or a callback of the program, is a point when
+`TrainingLoop.train` comes to it for the first or the N-th time. There the process raises an
+exception, sends itself SIGTERM, or is killed by SIGKILL. Another process then resumes the run: it
+must end with the files of an unbroken run, or with an error of the package that says why not.
 """
 
 import collections
@@ -29,38 +28,26 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Optional
 
+import fit_rows
 import numba  # noqa: F401, before Paddle 2, whose zlib breaks it
-import numpy as np
 import paddle
-from paddle import nn
-from paddle.nn import functional as F
+import small_nets
+import stateful_rows
 
 import paddle_mnist
-from paddle_mnist import (
-    Callback,
-    Console,
-    Evaluating,
-    Figures,
-    Numerics,
-    Processes,
-    Saving,
-    VisualDL,
-    fit,
-    is_rehearsal,
-)
-from paddle_mnist.checkpoint.contents import optimizer_state
-from paddle_mnist.checkpoint.manifest import read_manifest
-from paddle_mnist.checkpoint.weights import load
+from paddle_mnist import Callback, is_rehearsal
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import PaddleMnistError, StoppedError
-from paddle_mnist.metrics.writers import read_jsonl
+from paddle_mnist.proof.compare import differing_files
 from paddle_mnist.training.loop import TrainingLoop
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = (f"{Path(paddle_mnist.__file__).parent}{os.sep}", os.path.abspath(__file__))
+PROGRAMS = (module.__file__ for module in (fit_rows, small_nets, stateful_rows))
+TRACED = (f"{Path(paddle_mnist.__file__).parent}{os.sep}", *PROGRAMS)  # beginnings of paths
 KINDS = ("raise", "SIGTERM", "SIGKILL")
 FIRST_STEP = 2  # after which the points begin
-SAMPLES, WIDTH, CLASSES, BATCH = 32, 6, 3, 8
+SHARDED = "dropout"  # whose batches are divided
+NETS = ("BatchNorm", "GAN", "EMA", SHARDED)  # by default
 TIMEOUT = 120  # seconds, of a process that trains
 
 fork = multiprocessing.get_context("fork")
@@ -83,153 +70,18 @@ class FaultError(Exception):
     """The fault of kind "raise"."""
 
 
-# ------------------------------------------------------------------------------ nets
-
-
-class Points(paddle.io.Dataset):
-    """Points of three classes."""
-
-    def __init__(self, samples: int = SAMPLES):
-        self.points = np.random.RandomState(3).randn(samples, WIDTH).astype("float32")
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        point = self.points[index]
-        return point, point[:CLASSES].argmax(keepdims=True)
-
-
-class Counts(Callback):
-    """Counts steps, in a state of its own."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def after_step(self, view: Any) -> None:
-        self.steps += 1
-
-    def after_epoch(self, view: Any) -> dict[str, float]:
-        return {"counts/steps": self.steps}
-
-    def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps}
-
-    def set_state_dict(self, state: dict[str, int]) -> None:
-        self.steps = state["steps"]
-
-    def final_metrics(self, training: Any) -> dict[str, float]:
-        return {"counted": self.steps}
-
-
-class Augments:
-    """A step that draws noise from a generator of its own."""
-
-    def __init__(self) -> None:
-        self.random = np.random.RandomState(3)
-
-    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, paddle.Tensor]:
-        points, labels = batch
-        noise = self.random.rand(*points.shape).astype("float32")
-        return {"loss": F.cross_entropy(model(points + paddle.to_tensor(noise)), labels)}
-
-
-class Adversarial:
-    """The step of a GAN, which trains the discriminator; `fit` trains the generator."""
-
-    def __init__(self) -> None:
-        paddle.seed(7)
-        self.discriminator = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1))
-        self.optimizer = paddle.optimizer.Adam(0.01, parameters=self.discriminator.parameters())
-
-    def loss(self, points: paddle.Tensor, is_real: bool) -> paddle.Tensor:
-        logits = self.discriminator(points)
-        labels = paddle.full_like(logits, float(is_real))
-        return F.binary_cross_entropy_with_logits(logits, labels)
-
-    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, paddle.Tensor]:
-        generated = model(paddle.randn([len(batch[0]), WIDTH]))
-        if model.training:
-            self.optimizer.clear_grad()
-            (self.loss(batch[0], True) + self.loss(generated.detach(), False)).backward()
-            self.optimizer.step()
-            self.optimizer.clear_grad()
-        return {"loss": self.loss(generated, True)}
-
-
-def classifier(between: Callable[[], nn.Layer]) -> nn.Layer:
-    return nn.Sequential(nn.Linear(WIDTH, 16), between(), nn.ReLU(), nn.Linear(16, CLASSES))
-
-
-def generator() -> nn.Layer:
-    return nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, WIDTH))
-
-
-def adam(parameters: list[paddle.Tensor]) -> paddle.optimizer.Optimizer:
-    schedule = paddle.optimizer.lr.PolynomialDecay(0.03, decay_steps=9, end_lr=0.001)
-    return paddle.optimizer.Adam(schedule, parameters=parameters)
-
-
-def gan() -> dict[str, Any]:
-    step = Adversarial()
-    state = {"discriminator": step.discriminator, "optimizer": step.optimizer}
-    return {"model": generator, "step": step, "state": state}
-
-
-with_batch_norm = functools.partial(classifier, functools.partial(nn.BatchNorm1D, 16))
-with_dropout = functools.partial(classifier, functools.partial(nn.Dropout, 0.5))
-supervised = {"loss": F.cross_entropy, "metrics": {"acc": paddle.metric.Accuracy()}}
-# Arguments of `fit` in addition to those of `train`.
-NETS: dict[str, Callable[[], dict[str, Any]]] = {
-    "batch-norm": lambda: {"model": with_batch_norm, "step": Augments()},
-    "gan": gan,
-    "ema": lambda: {"model": with_dropout, **supervised, "numerics": Numerics(ema=0.9)},
-    "shards": lambda: {"model": with_dropout, **supervised, "processes": Processes(grad_shards=2)},
-}
-
-
-def train(net: str, output: Path, callback: Callback, processes: int) -> None:
-    """Train a net, or resume it; write what it has computed to `outcome.json`."""
-    arguments = NETS[net]()
-    if processes > 1:
-        arguments["processes"] = Processes(processes, grad_shards=2)
-    result = fit(
-        train=Points(),
-        valid=Points(BATCH),
-        optimizer=adam,
-        epochs=2,
-        batch_size=BATCH,
-        output=output / "run",
-        device="cpu",
-        callbacks=[Counts(), Console(every=3), Figures(False), VisualDL(()), callback],
-        saving=Saving(every_steps=2),
-        evaluating=Evaluating(every_steps=3),
-        **arguments,
-    )
-    (output / "outcome.json").write_text(json.dumps(outcome(result)))
-
-
-def outcome(result: paddle_mnist.FitResult) -> dict[str, Any]:
-    """Return all that a run has computed, to the last bit."""
-    checkpoint = read_manifest(f"{result.checkpoint}.json")
-    state = checkpoint.state.as_dict()
-    state.pop("train_seconds")
-    rows = [row for _, row in read_jsonl(result.weights.parent / "metrics.jsonl") if row]
-    return {
-        "weights": _digest(load(result.weights)),
-        "optimizer": _digest(optimizer_state(checkpoint)),
-        "metrics": result.metrics,
-        "state": state,
-        "history": [[row["step"], row["tag"], row["value"]] for row in rows],
-    }
-
-
-def _digest(values: Any) -> str:
-    sha256 = hashlib.sha256()
-    for name, value in sorted(values.items()):
-        text = value.tobytes().hex() if isinstance(value, np.ndarray) else repr(value)
-        sha256.update(f"{name} {text}\n".encode())
-    return sha256.hexdigest()
+def train(program: str, output: Path, callback: Callback, processes: int) -> None:
+    """Train a program, or resume it, with the names that layers have in a new process."""
+    options = {"nprocs": processes, "grad_shards": 2} if program == SHARDED else {}
+    with paddle.utils.unique_name.guard():
+        fit_rows.train(
+            program,
+            output / "run",
+            callbacks=[callback],
+            save_every_steps=2,
+            eval_every_steps=3,
+            **options,
+        )
 
 
 # ------------------------------------------------------------------------------ points
@@ -254,7 +106,7 @@ def _trace(rank: int, at_visit: Callable[[Point], None]) -> None:
     visits = collections.Counter[tuple[str, int]]()
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(FOLDERS):
+        if not frame.f_code.co_filename.startswith(TRACED):
             return None
         if event == "line":
             place = frame.f_code.co_filename, frame.f_lineno
@@ -267,7 +119,7 @@ def _trace(rank: int, at_visit: Callable[[Point], None]) -> None:
     frame: Optional[FrameType] = sys._getframe(2)  # of the loop, which calls `after_step`
     sys.settrace(trace)
     while frame:
-        if frame.f_code.co_filename.startswith(FOLDERS):
+        if frame.f_code.co_filename.startswith(TRACED):
             frame.f_trace = trace
         is_outermost = frame.f_code is TrainingLoop.train.__code__
         frame = None if is_outermost else frame.f_back
@@ -331,10 +183,19 @@ def _call(function: Callable[..., None], log: Path, end: Path, arguments: Sequen
     end.write_text(text)
 
 
+def warm_up(names: Sequence[str], folder: Path) -> None:
+    """Train each net here, for what forks inherit."""
+    logging.disable(logging.WARNING)
+    for name in names:
+        train(name, folder / f"first {name}", Traces(), 1)
+    logging.disable(logging.NOTSET)
+    gc.freeze()
+
+
 class Net:
     """A net whose runs are interrupted, in a folder.
 
-    expected: what its unbroken run has computed. points: of all of its processes.
+    unbroken: its unbroken run, in one process. points: of all of its processes.
     resumed: what was wrong after each resume, by what there was to resume from.
     """
 
@@ -342,29 +203,23 @@ class Net:
         self.name, self.folder, self.processes = name, folder / name, processes
         self.points: list[Point] = []
         self.resumed: dict[str, Optional[str]] = {}
-        logging.disable(logging.WARNING)
-        train(name, self._new_folder("first"), Traces(), 1)  # warms up what forks inherit
-        logging.disable(logging.NOTSET)
-        gc.freeze()
+        self.unbroken = self._run_unbroken("unbroken", Traces(), 1)
         for rank in range(processes):
-            output = self._new_folder(f"unbroken{rank}")
-            callback = Traces(rank, functools.partial(_record, output / "points", visit))
-            self._must(self._run(output, callback, processes), output)
-            lines = (output / "points").read_text().splitlines()
-            self.points += [Point(*json.loads(line)) for line in lines]
-            self.expected = json.loads((output / "outcome.json").read_text())
+            lines = self.folder / f"points{rank}"
+            callback = Traces(rank, functools.partial(_record, lines, visit))
+            self._run_unbroken(f"traced{rank}", callback, processes)
+            self.points += [Point(*json.loads(line)) for line in lines.read_text().splitlines()]
 
-    def _new_folder(self, name: str) -> Path:
-        (self.folder / name).mkdir(parents=True)
-        return self.folder / name
+    def _run_unbroken(self, name: str, callback: Callback, processes: int) -> Path:
+        output = self.folder / name
+        output.mkdir(parents=True)
+        if end := self._run(output, callback, processes):
+            log = (output / "log").read_text()
+            raise PaddleMnistError(f"{self.name}: the unbroken run ended with {end}\n{log}")
+        return output
 
     def _run(self, output: Path, callback: Callback, processes: int, log: str = "log") -> str:
         return in_process(train, output / log, self.name, output, callback, processes)
-
-    def _must(self, end: str, output: Path) -> None:
-        if end:
-            log = (output / "log").read_text()
-            raise PaddleMnistError(f"{self.name}: the unbroken run ended with {end}\n{log}")
 
     def failure(self, kind: str, point: Point) -> Optional[str]:
         """Interrupt a run at a point, and resume it; return what is wrong, or None."""
@@ -393,13 +248,10 @@ class Net:
 
     def _failure_of_resume(self, output: Path) -> Optional[str]:
         """Resume in one process, whatever there were before: it must give the same bits."""
-        (output / "outcome.json").unlink(missing_ok=True)
         end = self._run(output, Traces(), 1, "resumed")
         if end:
             return None if end.startswith("refused: ") else f"the resumed run ended with {end}"
-        found = json.loads((output / "outcome.json").read_text())
-        differing = [name for name in found if found[name] != self.expected[name]]
-        return f"other {', '.join(differing)} than unbroken" if differing else None
+        return "; ".join(differing_files(self.unbroken, output, "resumed")) or None
 
 
 def contents(run: Path) -> str:
@@ -416,20 +268,21 @@ def contents(run: Path) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser(prog="tools/faults.py", description=__doc__)
-    parser.add_argument("--net", choices=NETS, action="append", help="may be repeated [all]")
+    parser = Parser(prog="tests/faults.py", description=__doc__)
+    parser.add_argument(
+        "--net", choices=fit_rows.ROWS, action="append", help="may be repeated [four]"
+    )
     parser.add_argument("--kind", choices=KINDS, action="append", help="may be repeated [all]")
     parser.add_argument("--file", default="", metavar="TEXT", help="of points: part of its path")
     parser.add_argument("--visit", type=int, default=1, metavar="N", help="of each line [1]")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="of each run [1]")
     parser.add_argument("--sample", type=int, metavar="N", help="N points at random [all]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample [1]")
-    parser.add_argument("--list", action="store_true", help="print the points, and exit")
     args = parser.parse_args(argv)
     began = time.monotonic()
-    # Of several processes each must have a state of its own, or none.
-    names = args.net or ([*NETS] if args.processes == 1 else ["shards"])
+    names = (args.net or NETS) if args.processes == 1 else [SHARDED]
     with tempfile.TemporaryDirectory() as folder:
+        warm_up(names, Path(folder))
         nets = [Net(name, Path(folder), args.processes, args.visit) for name in names]
         tried = [
             (net, kind, point)
@@ -440,10 +293,6 @@ def main(argv: Sequence[str]) -> int:
         ]
         if args.sample is not None:
             tried = random.Random(args.seed).sample(tried, min(args.sample, len(tried)))
-        if args.list:
-            for net, kind, point in tried:
-                print(net.name, kind, point)
-            return 0
         failed = 0
         for number, (net, kind, point) in enumerate(tried, 1):
             if problem := net.failure(kind, point):
