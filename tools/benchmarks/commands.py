@@ -82,6 +82,19 @@ def _note_to_accuracy(report: Report) -> str:
     )
 
 
+# ------------------------------------------------------------------ what looking costs
+
+LOOKS, BLIND = (
+    f"--watch {n} --visualdl {on} --figures {on}" for n, on in ((100, "true"), (0, "false"))
+)
+# By recipe: without anything to look at, and with it.
+LOOKING = {
+    f"recipe `{recipe}`, {title}": f"{CACHED} --recipe {recipe} {options}"
+    for recipe in ("fast", "default")
+    for title, options in (("without them", BLIND), ("with them", LOOKS))
+}
+
+
 # ------------------------------------------------------------------ memory, data
 
 SHORT = "train.py --recipe default --epochs 1 --learning_rate 0.01 --output {run}"  # 20 steps
@@ -167,6 +180,16 @@ BENCHMARKS = {
         },
         rows=_rows_to_accuracy,
         note=_note_to_accuracy,
+    ),
+    "looking": Benchmark(
+        "What the watch, VisualDL and figures add to a whole command.",
+        kinds=whole_commands(LOOKING),
+        head="watch, VisualDL, figures",
+        columns={
+            "seconds": (".1f", "seconds"),
+            "times as long": ratio("seconds", lambda title: title.replace(", with ", ", without ")),
+        },
+        warm_up=1,
     ),
     "memory": Benchmark(
         "Peak memory of a run: by source, batch size and optimizer, and of the tutorial's loop.",
