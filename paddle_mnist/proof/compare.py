@@ -77,21 +77,27 @@ def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> O
         except (OSError, ValueError):  # one has none, or a kill has torn its first line
             continue
         if found:
-            values = f"{found['name']} {found['before']!r} unbroken, {found['now']!r} now"
-            origin = _origin(events, run, found["step"])
-            return f"step {found['step']} of {run}, which had {origin}: {values}"
+            difference, is_first = found
+            step, name, before, now = (difference[k] for k in ("step", "name", "before", "now"))
+            origin = _origin(events, run, step, is_first)
+            return (
+                f"step {step} of {run}, which had {origin}: {name} {before!r} unbroken, {now!r} now"
+            )
     return None
 
 
-def _origin(events: Sequence[Event], run: str, step: int) -> str:
-    """Return from where the last start began that has computed a step."""
-    name = found = None
+def _origin(events: Sequence[Event], run: str, step: int, is_first: bool) -> str:
+    """Return from where the start began that has computed a step: the first one, or a later one.
+
+    Of several later ones, all are named: a record does not tell which of them has written it.
+    """
+    checkpoint, origins = None, list[str]()
     for event in (event for event in events if event["run"] == run):
         if event["event"] == "start":
-            name = event["checkpoint"]
-        elif event["event"] == "step" and event["step"] == step:
-            found = name
-    return f"resumed from {found}" if found else "started anew"
+            checkpoint = event["checkpoint"]
+        elif (event["event"], event["step"]) == ("step", step):
+            origins.append(f"resumed from {checkpoint}" if checkpoint else "started anew")
+    return " or ".join(dict.fromkeys(origins[:1] if is_first else origins[1:] or origins))
 
 
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:

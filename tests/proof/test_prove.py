@@ -292,33 +292,47 @@ def write_records(folder, losses, header):
     for step, loss in losses:
         body = struct.pack("<QIddI", step, 0, loss, 0.1, 7)
         records.append(body + struct.pack("<I", zlib.crc32(body)))
-    lines = json.dumps({"conditions": {}, **header}).encode(), b"".join(records)
+    lines = json.dumps({"interruptions": 0, "conditions": {}, **header}).encode(), b"".join(records)
     (folder / "run/witness.bin").write_bytes(b"\n".join(lines))
 
 
-@pytest.mark.parametrize("is_last_start", [True, False])
-def test_first_step_that_differs_is_named_with_the_checkpoint_before_it(is_last_start, tmp_path):
-    """Also if a later start has replaced its record by the first one."""
-    unbroken = [*events(1, 5)]
-    resumed = {**unbroken[0], "checkpoint": "model_epoch0_step2"}
-    killed = [*unbroken[:4], resumed, *unbroken[3:5]]
-    header = {
-        "interruptions": 1,
-        "repeated": 2,
-        "differing": [],
-        "compared": "all steps",
-        "not_compared": [],
-    }
-    same, other = [(step, 0.5) for step in range(1, 6)], [(4, 0.25), (5, 0.125)]
-    write_records(tmp_path / "unbroken", same, header)
-    write_records(tmp_path / "again", same, header)
-    assert first_difference(tmp_path / "unbroken", tmp_path / "again", unbroken) is None
-    if not is_last_start:
-        difference = {"step": 4, "name": "loss", "before": 0.5, "now": 0.25}
-        header, other = {**header, "differing": [difference]}, other[1:]
-    write_records(tmp_path / "killed", [*same[:3], *other], header)
+HEADER = {"repeated": 0, "differing": [], "compared": "all steps", "not_compared": []}
+# The steps that each start has computed; the first begins anew, the others at the step before.
+STARTS = [(1, 2, 3), (3, 4), (4,), (4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("records", "replaced", "origin"),
+    [
+        ([(4, 0.25), (5, 0.125)], [], "step2"),
+        ([(4, 0.25), (5, 0.5), (4, 0.5)], [], "step2"),  # the last start's agrees again
+        ([(4, 0.25), (5, 0.5)], [(4, 0.25, 0.5)], "step2"),
+        ([(4, 0.5), (5, 0.5), (4, 0.25)], [], "step3"),
+        ([(4, 0.5), (5, 0.5)], [(4, 0.5, 0.25)], "step3"),
+        ([(4, 0.5), (5, 0.25)], [], "step3"),
+    ],
+)
+def test_first_step_that_differs_is_named_with_the_start_that_computed_it(
+    records, replaced, origin, tmp_path
+):
+    """Also if a later start has computed it again, or the first record has replaced its own."""
+    start, *steps, _, _ = events(1, 5)
+    killed = list[dict]()
+    for computed in STARTS:
+        name = f"model_epoch0_step{computed[0] - 1}" if killed else None
+        killed += [{**start, "checkpoint": name}, *(steps[step - 1] for step in computed)]
+    same = [(step, 0.5) for step in range(1, 6)]
+    write_records(tmp_path / "unbroken", same, HEADER)
+    write_records(tmp_path / "again", same, HEADER)
+    assert first_difference(tmp_path / "unbroken", tmp_path / "again", [start, *steps]) is None
+    names = ("step", "name", "before", "now")
+    differing = [dict(zip(names, (step, "loss", *values))) for step, *values in replaced]
+    header = {**HEADER, "differing": differing}
+    write_records(tmp_path / "killed", [*same[:3], *records], header)
+    step = 5 if (5, 0.25) in records else 4
     assert first_difference(tmp_path / "unbroken", tmp_path / "killed", killed) == (
-        "step 4 of /run, which had resumed from model_epoch0_step2: loss 0.5 unbroken, 0.25 now"
+        f"step {step} of /run, which had resumed from model_epoch0_{origin}: loss 0.5 unbroken, "
+        "0.25 now"
     )
 
 
