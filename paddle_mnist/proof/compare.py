@@ -9,8 +9,8 @@ from paddle_mnist.metrics.writers import read_jsonl
 from paddle_mnist.proof.program import Event
 from paddle_mnist.training.witness import first_differing_record
 
-# Words in the entries of result.json that differ: times, speeds, what counts interruptions; and
-# the hash that is compared by the name of its file.
+# Words in the names of entries of result.json that are not compared: times, speeds, counts of
+# interruptions, and a hash that is compared under the name of its file.
 _NOT_COMPARED = ("second", "witness", "interruption", "weights_file")
 
 
@@ -54,16 +54,6 @@ def _contents(path: Path, root: Path) -> dict[str, Any]:
     return contents
 
 
-def witnessed(runs: Path) -> list[str]:
-    """Return what resumed runs in a folder have found in the steps that they repeated."""
-    lines = []
-    for path in sorted(runs.rglob("result.json")):
-        witness = RunDirectory(path.parent).read_result().get("witness") or {}
-        if words := ", ".join(f"{name} {value}" for name, value in witness.items() if value):
-            lines.append(f"the witness of /{path.parent.relative_to(runs)}: {words}")
-    return lines
-
-
 def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> Optional[str]:
     """Return the step that differs first, and the checkpoint before it; None if all agree.
 
@@ -87,9 +77,10 @@ def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> O
 
 
 def _origin(events: Sequence[Event], run: str, step: int, is_first: bool) -> str:
-    """Return from where the start began that has computed a step: the first one, or a later one.
+    """Return from where the start began that wrote a record of a step.
 
-    Of several later ones, all are named: a record does not tell which of them has written it.
+    is_first: whether it is the first start that computed the step. Otherwise it may be any of the
+    later ones, so all of them are named.
     """
     checkpoint, origins = None, list[str]()
     for event in (event for event in events if event["run"] == run):
@@ -101,7 +92,7 @@ def _origin(events: Sequence[Event], run: str, step: int, is_first: bool) -> str
 
 
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
-    """Return the objects that are not, where a start resumes, what they were there unbroken."""
+    """Return the objects whose values after a resume differ from the unbroken run's."""
     known = _objects(unbroken)
     for place, values in _objects(killed).items():
         if found := _differences(known.get(place, values), values, "resumed"):

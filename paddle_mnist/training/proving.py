@@ -47,10 +47,7 @@ def in_scratch(arguments: FitArguments) -> FitArguments:
         resume="auto" if arguments.resume == "off" else arguments.resume,
         saving=saving,
         loading=loading,
-        callbacks=[
-            *arguments.callbacks,
-            Recorder(plan, run),
-        ],
+        callbacks=[*arguments.callbacks, Recorder(plan, run)],
     )
 
 
@@ -126,7 +123,7 @@ class Recorder(Callback):
                 self._reached(SAVE, path.suffix)
 
     def _reached(self, kind: str, part: Union[int, str] = 0) -> None:
-        """Describe all objects if the plan asks for it; wait for the signal if this is where."""
+        """Describe all objects if the plan asks for it; wait for the signal if it comes here."""
         training, stop = self.training, self.plan.stop
         if not training:
             return
@@ -159,7 +156,7 @@ class Recorder(Callback):
 
 
 def _described(value: Any) -> str:
-    """Return a text that two processes have in common only for equal values."""
+    """Return a text that is the same in two processes only if the values are equal."""
     if isinstance(value, (*SCALARS, enum.Enum)):
         return f"{value!r:.80}"
     kind = getattr(value, "__qualname__", type(value).__name__)
