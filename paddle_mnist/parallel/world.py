@@ -65,7 +65,7 @@ class World:
     def run_on_main(self, action: Callable[[], T], has_time_limit: bool = False) -> T:
         """Run `action` on rank 0 only, and return its result, or raise its error, on all.
 
-        has_time_limit: whether it has one of its own, which may be longer than `hang_timeout`.
+        has_time_limit: whether `action` limits its own time, perhaps to more than `hang_timeout`.
         """
         return action()
 
@@ -113,7 +113,7 @@ class DistributedWorld(World):
                 result_and_error = [None, raised]
         with _communication():
             if has_time_limit and not self.is_main_process:
-                heartbeat.pause()  # rank 0 has one of its own
+                heartbeat.pause()  # rank 0 limits its own time
             with self._exchanges.all_present():
                 distributed.broadcast_object_list(result_and_error, src=0)
         result: T
@@ -156,7 +156,7 @@ def _communication() -> Iterator[None]:
     except (RuntimeError, SystemError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise PeerError(
-            f"another process of this training is gone or was out of step ({reason}); its own "
+            f"another process of this run is gone or was out of step ({reason}); its own "
             "message says why; run again to resume from the newest checkpoint"
         ) from error
 

@@ -15,13 +15,13 @@ import msgspec
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.regular_files import open_to_read, read_bytes
-from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan
+from paddle_mnist.system.scratch import PLAN, VARIABLE, StartPlan
 
 POLL_SECONDS = 0.01  # between two looks at the program
 END_SECONDS = 10.0  # for killed processes to be gone
 OUTPUT = "output.txt"  # in the scratch folder: what the newest start printed
 
-Event = Mapping[str, Any]  # a line of `Plan.events`
+Event = Mapping[str, Any]  # a line of `StartPlan.events`
 
 
 class Start(NamedTuple):
@@ -42,7 +42,7 @@ class Program:
         path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {**os.environ, "PATH": path, VARIABLE: str(folder)}
 
-    def start(self, plan: Plan, is_late: Callable[[float, Sequence[Event]], bool]) -> Start:
+    def start(self, plan: StartPlan, is_late: Callable[[float, Sequence[Event]], bool]) -> Start:
         """Run the program until it ends, is where the plan stops it, or is late.
 
         is_late: called with the seconds since the start, and the events.

@@ -19,7 +19,7 @@ from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.proof.compare import differing_files, differing_objects, first_difference
 from paddle_mnist.proof.program import Event, Program, Start
 from paddle_mnist.system.environment import require_posix_processes
-from paddle_mnist.system.scratch import PLAN, Plan, prefix, read_plan
+from paddle_mnist.system.scratch import PLAN, StartPlan, prefix, read_plan
 
 SUFFIXES = (".pdparams", ".pdopt", ".json")  # of the files of a checkpoint
 SAVES = 30  # about so many checkpoints in a killed run
@@ -106,8 +106,8 @@ class _Prover:
         self.program, self.bar, self.seconds, self.limits = program, bar, seconds, limits
         self.command = shlex.join(program.command)
 
-    def plan(self, attempt: str, **values: Any) -> Plan:
-        return Plan(os.getpid(), str(self.program.folder / attempt), **self.limits, **values)
+    def plan(self, attempt: str, **values: Any) -> StartPlan:
+        return StartPlan(os.getpid(), str(self.program.folder / attempt), **self.limits, **values)
 
     def is_late(self, seconds: float, events: Sequence[Event] = ()) -> bool:
         return seconds > self.seconds
@@ -236,7 +236,7 @@ def _resumes_inside_epochs(events: Sequence[Event]) -> bool:
 
 
 def _stops(events: Sequence[Event], kills: int, source: random.Random) -> list[Any]:
-    """Choose moments (`Plan.stop`) of all kinds, spread over a run, one in its second epoch."""
+    """Choose stops of all kinds, spread over a run, one of them in its second epoch."""
     steps = _all(events, "step")
     steps = steps[:-1] or steps  # after the last one, nothing would be repeated
     kinds = ["step", "evaluation", "epoch"] + ["save"] * _resumes_inside_epochs(events)

@@ -17,7 +17,7 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.arrays import is_tensor
 from paddle_mnist.system.files import Journal
-from paddle_mnist.system.scratch import Plan, find_plan
+from paddle_mnist.system.scratch import StartPlan, find_plan
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Callback, Training, is_rehearsal
 
@@ -57,7 +57,7 @@ class Recorder(Callback):
     run: the path of the run that `fit` was given.
     """
 
-    def __init__(self, plan: Plan, run: str):
+    def __init__(self, plan: StartPlan, run: str):
         self.plan, self.run = plan, run
         self.training: Optional[Training] = None  # while the main process trains
         self.journal: Optional[Journal] = None

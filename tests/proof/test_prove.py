@@ -20,7 +20,14 @@ from paddle_mnist.commands.prove import main
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.proof.compare import differing_files, differing_objects, first_difference
 from paddle_mnist.proof.prove import _stops, prove
-from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan, prefix
+from paddle_mnist.system.scratch import (
+    PLAN,
+    VARIABLE,
+    StartPlan,
+    diverted_to_read,
+    find_plan,
+    prefix,
+)
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes long to import Paddle
 PROGRAM = Path(__file__).with_name("programs.py")
@@ -189,7 +196,7 @@ def test_program_whose_own_lock_outlives_a_kill_does_not_resume():
 
 
 def make_plan(folder, pid):
-    plan = Plan(pid, str(folder / "attempt"))
+    plan = StartPlan(pid, str(folder / "attempt"))
     (folder / PLAN).write_bytes(msgspec.json.encode(plan))
     return plan
 

@@ -37,7 +37,7 @@ def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
     return _stretched(without_ruled_lines(ink))
 
 
-def as_bytes(values: np.ndarray) -> np.ndarray:
+def as_uint8(values: np.ndarray) -> np.ndarray:
     """Return values of 0..1 as uint8, which much of OpenCV expects."""
     rounded: np.ndarray = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
     return rounded
@@ -48,7 +48,7 @@ def otsu(ink: np.ndarray) -> float:
 
     Otsu, "A threshold selection method from gray-level histograms", 1979.
     """
-    return float(cv2.threshold(as_bytes(ink), 0, 1, cv2.THRESH_OTSU)[0]) / 255
+    return float(cv2.threshold(as_uint8(ink), 0, 1, cv2.THRESH_OTSU)[0]) / 255
 
 
 def _enlarged(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -112,7 +112,7 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
     step = max(1, max(ink.shape) // COARSE_SIDE)
     coarse, inked, hidden = (
         array[step // 2 :: step, step // 2 :: step]
-        for array in (as_bytes(brightness), ink > MIN_CONTRAST, frame)
+        for array in (as_uint8(brightness), ink > MIN_CONTRAST, frame)
     )
     if hidden.all():
         return -1.0
