@@ -68,7 +68,8 @@ def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> O
             continue
         if found:
             difference, is_first = found
-            step, name, before, now = (difference[k] for k in ("step", "name", "before", "now"))
+            step, name = difference["step"], difference["name"]
+            before, now = difference["before"], difference["now"]
             origin = _origin(events, run, step, is_first)
             return (
                 f"step {step} of {run}, which had {origin}: {name} {before!r} unbroken, {now!r} now"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system.regular_files import open_to_read, read_bytes
+from paddle_mnist.system.regular_files import open_own, open_to_read, read_bytes
 from paddle_mnist.system.scratch import PLAN, VARIABLE, StartPlan
 
 POLL_SECONDS = 0.01  # between two looks at the program
@@ -79,21 +79,23 @@ class Program:
     @contextlib.contextmanager
     def _running(self) -> Iterator["subprocess.Popen[bytes]"]:
         """Start the program, yield it, and kill what is left of it."""
+        output = open_own(self.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            with (self.folder / OUTPUT).open("wb") as output:
-                process = subprocess.Popen(
-                    self.command,
-                    env=self.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         except OSError as error:
             raise ConfigError(
                 f"{self.command[0]}: {error.strerror}; expected a program that calls fit, such as "
                 "`python my.py`"
             ) from error
+        finally:
+            os.close(output)
         try:
             yield process
         finally:
