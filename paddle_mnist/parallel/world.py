@@ -33,6 +33,8 @@ __all__ = ["SINGLE_PROCESS", "World", "current_world", "join", "spawn", "tree_su
 
 log = logging.getLogger("paddle_mnist")
 
+PARENT_FIRST_SECONDS = 60  # for `spawn` to end all processes of a run that hangs, with an error
+
 T = TypeVar("T")
 
 
@@ -186,7 +188,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         log.setLevel(logging.WARNING)
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
-    heartbeat.guard(hang_timeout + heartbeat.START_SECONDS)
+    heartbeat.guard(hang_timeout + PARENT_FIRST_SECONDS)
     _init_parallel_env(not device_counts().get(device.partition(":")[0].replace("auto", "gpu")))
     exchanges()  # from here on the others can wait for this process
     signals.require_agreement()
