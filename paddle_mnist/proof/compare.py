@@ -88,7 +88,9 @@ def _origin(events: Sequence[Event], run: str, step: int, is_first: bool) -> str
         if event["event"] == "start":
             checkpoint = event["checkpoint"]
         elif (event["event"], event["step"]) == ("step", step):
-            origins.append(f"resumed from {checkpoint}" if checkpoint else "started from the beginning")
+            origins.append(
+                f"resumed from {checkpoint}" if checkpoint else "started from the beginning"
+            )
     return " or ".join(dict.fromkeys(origins[:1] if is_first else origins[1:] or origins))
 
 
