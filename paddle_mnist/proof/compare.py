@@ -1,4 +1,4 @@
-"""Compare what two attempts at the same training have recorded and written."""
+"""Compare the records and the files of two attempts at the same training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ _NOT_COMPARED = ("second", "witness", "interruption", "weights_file")
 def differing_files(unbroken: Path, others: Path, name: str) -> list[str]:
     """Return what differs in the files of the runs in two folders, a line each.
 
-    name: what the values of the others are called.
+    name: of the others, in the lines.
     """
     configs = [(root, path) for root in (unbroken, others) for path in root.rglob("config.yaml")]
     found = []

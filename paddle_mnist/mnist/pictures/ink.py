@@ -1,8 +1,8 @@
 """Finds the ink in a picture, without the light on the paper and the border around it.
 
-The background of each pixel is a morphological closing of the picture: what it would be without
-anything dark that is smaller than a share of the picture (Gonzalez and Woods, "Digital Image
-Processing", on flat-field correction). Ink is measured relative to it, so that it is as dark in a
+The background of each pixel is a morphological closing of the picture, which removes anything dark
+that is smaller than a share of the picture (Gonzalez and Woods, "Digital Image Processing", on
+flat-field correction). Ink is measured relative to it, so that it is as dark in a
 shadow as beside it.
 """
 
@@ -85,9 +85,9 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
 
 
 def _frame(ink: np.ndarray) -> np.ndarray:
-    """Return where a border of another colour is: bool [H, W].
+    """Return the pixels of a border of another colour: bool [H, W].
 
-    It is what reaches a corner of the picture; a digit that touches the border does not.
+    It reaches a corner of the picture; a digit that touches the edge does not.
     """
     thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is not a border
     reach = max(2, round(0.015 * min(ink.shape)))
@@ -107,7 +107,7 @@ def _frame(ink: np.ndarray) -> np.ndarray:
 def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) -> float:
     """Return how well ink that is darker than the paper explains a picture, at most 1.
 
-    Paper is what covers most of any neighbourhood. ink: what would be the ink; frame: the border.
+    Paper covers most of any neighbourhood. ink: the assumed ink. frame: the border.
     """
     step = max(1, max(ink.shape) // COARSE_SIDE)
     coarse, inked, hidden = (

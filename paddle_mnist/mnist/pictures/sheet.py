@@ -24,7 +24,7 @@ UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 
 def find_sheet(picture: Picture) -> Optional[Picture]:
-    """Lay a sheet flat that is brighter than what it lies on; None without one."""
+    """Lay a sheet flat that is brighter than the surface below it; None without one."""
     corners = _corners(picture.brightness)
     if corners is None:
         return None
