@@ -163,12 +163,9 @@ def nearest_name(name: str, known: Iterable[str], similarity: float = 0.6) -> Op
     return next(iter(difflib.get_close_matches(name, known, 1, similarity)), None)
 
 
-def unknown_name(origin: str, name: str, known: Iterable[str], others: str = "") -> str:
-    """Return an error message for an unknown name, with the nearest known one.
-
-    others: where to find the known names, if none is similar; by default the message lists them.
-    """
+def unknown_name(origin: str, name: str, known: Iterable[str]) -> str:
+    """Return an error message for an unknown name, with the nearest known one, or all of them."""
     known = [*map(str, known)]
     nearest = nearest_name(str(name), known)
-    hint = f"did you mean {nearest!r}?" if nearest else others or f"expected {listed(known)}"
+    hint = f"did you mean {nearest!r}?" if nearest else f"expected {listed(known)}"
     return f"{origin}: unknown name {name!r}; {hint}"

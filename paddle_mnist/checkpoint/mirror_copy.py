@@ -356,7 +356,7 @@ def main() -> None:
         log.setLevel(logging.INFO)
         copy = MirrorCopy(*arguments)
         copy.remote.progress = lambda: connection.send(PROGRESS)
-        with locked(copy.run.path / MIRROR_LOCK):  # until that of a killed training has ended
+        with locked(copy.run.path / MIRROR_LOCK):  # waits for the process of a killed run
             while True:
                 connection.send(_answer(copy, *connection.recv()))
 

@@ -316,7 +316,7 @@ class RunDirectory:
     def write_config(self, config: str) -> None:
         """Write `config.yaml`, and delete the result of an earlier end of this run.
 
-        config: the YAML. The result of a run that continues is of fewer epochs.
+        config: the YAML. A result that is there covers fewer epochs than the run that continues.
         """
         remove(self.result)
         write_atomically(self.config, config.encode())

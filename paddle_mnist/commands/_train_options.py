@@ -126,7 +126,8 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     Raises ConfigError.
     """
     implied = _implied_by_num_gpus(args)
-    options = {**_fields_from_set(args.set), **_fields_from_options(args)}
+    given = {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
+    options = {**_fields_from_set(args.set), **given}
     if len(args.recipe) > 1:
         raise ConfigError(f"recipe is {' and '.join(args.recipe)}; expected one; pass files by -c")
     recipe = args.recipe[0] if args.recipe else None if args.config else "default"
@@ -174,11 +175,6 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
         fields[name.replace("-", "_")] = value
     require_known(fields, FLAT_OPTIONS, "-o")
     return fields
-
-
-def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that are given as options."""
-    return {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
 
 
 def _implied_by_num_gpus(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Check what a training run needs before it starts, on one screen.
 
-Takes the options of train, and exits with the error and exit code that train would exit with. It
-writes a test file to the output folder and, like every command, may cache the images.
+Takes the options of train, and ends with the same error and exit code as train would. It writes a
+test file to the output folder and, like every command, may cache the images.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Prove that a program that calls fit ends with the same bits after being killed.
 
-Runs it without a stop, then kills and repeats it, in a scratch folder, and compares the results.
+Runs it uninterrupted, then kills and repeats it, in a scratch folder, and compares the results.
 Give the program after `--`, or name a recipe, such as `--recipe digits`.
 """
 

@@ -107,7 +107,7 @@ class Predictor:
 
     Attributes: about, the contents of `about.json`; signature, its input and outputs; outputs, the
     names of the outputs in order; output_shapes, by name, for one sample, with -1 for a size that
-    depends on that of the input.
+    depends on the input's.
     Raises CheckpointError if the folder is not an exported model or is damaged; ConfigError for a
     path that is not UTF-8; DeviceError.
     """

@@ -236,8 +236,8 @@ class _Part(nn.Layer):
     net: as `export_layer` takes it. examples: a batch of each of its inputs. feeds: names of these
     inputs, and layers, which stand for their outputs. targets: layers, and indices of outputs.
 
-    Inputs that are not fed are zeros of another number of samples, so that no target depends on
-    them unnoticed; Paddle leaves what is computed of them out of the program.
+    Zeros, of another number of samples, take the place of an input that is not fed: a target that
+    depends on it raises an error. Paddle leaves what is computed from them out of the program.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ DIGIT_FIGURES = (
     "health",
 )
 COLUMNS = 10  # of channels
+MISTAKES, IMAGES_IN_A_ROW = 20, 5  # how many mistakes are drawn, and how many beside each other
 # Distinct with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
 MAPS, SIGNED = "cividis", "PuOr"
 
@@ -98,44 +99,32 @@ def tiles(channels: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
     return page.swapaxes(1, 2).reshape(rows * (height + 1), columns * (width + 1))
 
 
-def worst(labels: np.ndarray, probabilities: np.ndarray, count: int = 20) -> np.ndarray:
-    """Return the indices, int [<= count], of the mistakes with the highest confidence.
+def worst(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Return the indices, int [<= MISTAKES], of the mistakes with the highest confidence.
 
     labels: int [N]. probabilities: [N, 10].
     """
     predictions = probabilities.argmax(axis=1)
     wrong = np.flatnonzero(predictions != labels)
     order = np.argsort(-probabilities[wrong, predictions[wrong]], kind="stable")
-    return wrong[order][:count]
+    return wrong[order][:MISTAKES]
 
 
-def gallery(
-    images: np.ndarray,
-    captions: Sequence[str],
-    title: str,
-    columns: int = 5,
-    colours: Sequence[str] = (),
-) -> "Figure":
-    """Draw images with captions, row by row.
-
-    images: [N, 28, 28]. columns: images a row. colours: of the captions; black by default.
-    """
-    rows = max(1, math.ceil(len(images) / columns))
-    width = WIDTH / columns  # of a cell, in inches
+def gallery(images: np.ndarray, captions: Sequence[str], title: str) -> "Figure":
+    """Draw images [N, 28, 28] with captions, row by row."""
+    rows = max(1, math.ceil(len(images) / IMAGES_IN_A_ROW))
+    width = WIDTH / IMAGES_IN_A_ROW  # of a cell, in inches
     side, height = 0.72 * width, 0.72 * width + 0.42
     figure, ((axes,),) = new_figure(rows * height + 0.4)
     figure.suptitle(literal(title), fontsize=10)
     # One system of axes for all images: Matplotlib takes twice as long for one each.
     axes.axis("off")
-    colours = colours or ["black"] * len(images)
-    for number, (image, caption, colour) in enumerate(zip(images, captions, colours)):
-        row, column = divmod(number, columns)
+    for number, (image, caption) in enumerate(zip(images, captions)):
+        row, column = divmod(number, IMAGES_IN_A_ROW)
         middle, bottom = (column + 0.5) * width, (row + 1) * height
         top = bottom - side
         extent = (middle - side / 2, middle + side / 2, bottom, top)
         axes.imshow(image, cmap="gray_r", extent=extent)
-        axes.text(
-            middle, top - 0.06, literal(caption), fontsize=8, color=colour, ha="center", va="bottom"
-        )
+        axes.text(middle, top - 0.06, literal(caption), fontsize=8, ha="center", va="bottom")
     axes.set(xlim=(0, WIDTH), ylim=(rows * height, 0))
     return figure

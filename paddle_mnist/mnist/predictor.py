@@ -118,13 +118,13 @@ class DigitPredictor(Predictor):
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
             raise CheckpointError(
                 f"{folder}: takes {', '.join(map(str, self.signature.inputs))} and gives outputs "
-                f"of shapes {self.output_shapes}; expected what the command export writes; "
+                f"of shapes {self.output_shapes}; expected a model that the command export wrote; "
                 "paddle_mnist.inference.predictor.Predictor runs any exported model"
             )
 
     @property
     def reads_digits(self) -> bool:
-        """Whether the model was trained on digits; true if it does not say on what."""
+        """Whether the model was trained on digits; true if its data are not recorded."""
         dataset = self.about.get("dataset")
         return dataset is None or noun_of(dataset) == "digit"
 

@@ -41,7 +41,7 @@ def print_layers(
     content: bool = False,
     print_fn: Callable[[str], None] = print,
 ) -> Iterator[None]:
-    """Within the context, print about a forward pass what the tutorial's flags print.
+    """Within the context, print what the tutorial's flags print about a forward pass.
 
     Unlike the tutorial, it also prints the hyper-parameters of the pooling layers, and the layer's
     name after each shape.
@@ -50,7 +50,7 @@ def print_layers(
         weight and bias), then the shapes of the input and of each layer's output. An output that
         is reshaped for the next layer is printed in that shape, followed by its own. If the pass
         raises, the shapes of the layers before are printed.
-    content: print of each convolution the kernel from its first input to its first output channel,
+    content: print for each convolution the kernel from its first input to its first output channel,
         and one random channel of the output for the first image, drawn with NumPy's global
         generator; then the last layer's output for the first image.
     print_fn: called with each text.

@@ -81,7 +81,7 @@ class DigitReport(Figures):
         }
 
     def run_opened(self, training: Training) -> None:
-        """Log the training data, and what is unusual about them."""
+        """Log the training data, and anything unusual about them."""
         config, options = self.config, self.config.images
         for line in self._descriptions():
             log.info("%s", line)

@@ -82,7 +82,7 @@ def _choose_interface() -> None:
     """Have gloo connect processes on one machine through its loopback interface.
 
     gloo itself takes the interface that has the address of the machine's name. Raises DeviceError
-    where processes cannot connect: Paddle says it late, or not at all.
+    where processes cannot connect: Paddle reports that late, or never.
     """
     endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "")
     hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints.split(",")}

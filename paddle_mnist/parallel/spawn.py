@@ -50,7 +50,7 @@ def spawn(
     function: importable by name; it calls `paddle_mnist.parallel.world.join`.
     nprocs: -1, as in Paddle, for one on each device: each of `gpus`, else each GPU that Paddle
         sees, else each CPU core that this process may use.
-    gpus: one for each process, as "4,5". selected_gpus: what Paddle 2.0 called it.
+    gpus: one for each process, as "4,5". selected_gpus: its name in Paddle 2.0.
     hang_timeout: seconds without a heartbeat of any process after which all are ended.
     device: "cpu" for processes that use none of a machine's GPUs.
 
@@ -224,8 +224,9 @@ def _hang(
     fewest = min(rank.exchanges for rank in running)
     slowest = [str(ranks.index(rank)) for rank in running if rank.exchanges == fewest]
     return ProcessError(
-        f"rank {', '.join(slowest)} sent no heartbeat for {hang_timeout:g} s, so the others wait "
-        "in vain; all processes were terminated; run again to resume from the newest checkpoint",
+        f"rank {', '.join(slowest)} sent no heartbeat for {hang_timeout:g} s while the others "
+        "waited for it; all processes were terminated; run again to resume from the newest "
+        "checkpoint",
         1,
     )
 

@@ -33,6 +33,8 @@ __all__ = ["SINGLE_PROCESS", "World", "current_world", "join", "spawn", "tree_su
 
 log = logging.getLogger("paddle_mnist")
 
+PARENT_FIRST_SECONDS = 60  # for `spawn` to end all processes of a run that hangs, with an error
+
 T = TypeVar("T")
 
 
@@ -65,7 +67,7 @@ class World:
     def run_on_main(self, action: Callable[[], T], has_time_limit: bool = False) -> T:
         """Run `action` on rank 0 only, and return its result, or raise its error, on all.
 
-        has_time_limit: whether it has one of its own, which may be longer than `hang_timeout`.
+        has_time_limit: whether `action` limits its own time, perhaps to more than `hang_timeout`.
         """
         return action()
 
@@ -113,7 +115,7 @@ class DistributedWorld(World):
                 result_and_error = [None, raised]
         with _communication():
             if has_time_limit and not self.is_main_process:
-                heartbeat.pause()  # rank 0 has one of its own
+                heartbeat.pause()  # rank 0 limits its own time
             with self._exchanges.all_present():
                 distributed.broadcast_object_list(result_and_error, src=0)
         result: T
@@ -156,7 +158,7 @@ def _communication() -> Iterator[None]:
     except (RuntimeError, SystemError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise PeerError(
-            f"another process of this training is gone or was out of step ({reason}); its own "
+            f"another process of this run is gone or was out of step ({reason}); its own "
             "message says why; run again to resume from the newest checkpoint"
         ) from error
 
@@ -186,7 +188,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         log.setLevel(logging.WARNING)
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
-    heartbeat.guard(hang_timeout + heartbeat.START_SECONDS)
+    heartbeat.guard(hang_timeout + PARENT_FIRST_SECONDS)
     _init_parallel_env(not device_counts().get(device.partition(":")[0].replace("auto", "gpu")))
     exchanges()  # from here on the others can wait for this process
     signals.require_agreement()

@@ -1,4 +1,4 @@
-"""Compare what two attempts at the same training have recorded and written."""
+"""Compare the records and the files of two attempts at the same training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,15 +9,15 @@ from paddle_mnist.metrics.writers import read_jsonl
 from paddle_mnist.proof.program import Event
 from paddle_mnist.training.witness import first_differing_record
 
-# Words in the entries of result.json that differ: times, speeds, what counts interruptions; and
-# the hash that is compared by the name of its file.
+# Words in the names of entries of result.json that are not compared: times, speeds, counts of
+# interruptions, and a hash that is compared under the name of its file.
 _NOT_COMPARED = ("second", "witness", "interruption", "weights_file")
 
 
 def differing_files(unbroken: Path, others: Path, name: str) -> list[str]:
     """Return what differs in the files of the runs in two folders, a line each.
 
-    name: what the values of the others are called.
+    name: of the others, in the lines.
     """
     configs = [(root, path) for root in (unbroken, others) for path in root.rglob("config.yaml")]
     found = []
@@ -54,16 +54,6 @@ def _contents(path: Path, root: Path) -> dict[str, Any]:
     return contents
 
 
-def witnessed(runs: Path) -> list[str]:
-    """Return what resumed runs in a folder have found in the steps that they repeated."""
-    lines = []
-    for path in sorted(runs.rglob("result.json")):
-        witness = RunDirectory(path.parent).read_result().get("witness") or {}
-        if words := ", ".join(f"{name} {value}" for name, value in witness.items() if value):
-            lines.append(f"the witness of /{path.parent.relative_to(runs)}: {words}")
-    return lines
-
-
 def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> Optional[str]:
     """Return the step that differs first, and the checkpoint before it; None if all agree.
 
@@ -77,25 +67,35 @@ def first_difference(unbroken: Path, others: Path, events: Sequence[Event]) -> O
         except (OSError, ValueError):  # one has none, or a kill has torn its first line
             continue
         if found:
-            values = f"{found['name']} {found['before']!r} unbroken, {found['now']!r} now"
-            origin = _origin(events, run, found["step"])
-            return f"step {found['step']} of {run}, which had {origin}: {values}"
+            difference, is_first = found
+            step, name = difference["step"], difference["name"]
+            before, now = difference["before"], difference["now"]
+            origin = _origin(events, run, step, is_first)
+            return (
+                f"step {step} of {run}, which had {origin}: {name} {before!r} unbroken, {now!r} now"
+            )
     return None
 
 
-def _origin(events: Sequence[Event], run: str, step: int) -> str:
-    """Return from where the last start began that has computed a step."""
-    name = found = None
+def _origin(events: Sequence[Event], run: str, step: int, is_first: bool) -> str:
+    """Return from where the start began that wrote a record of a step.
+
+    is_first: whether it is the first start that computed the step. Otherwise it may be any of the
+    later ones, so all of them are named.
+    """
+    checkpoint, origins = None, list[str]()
     for event in (event for event in events if event["run"] == run):
         if event["event"] == "start":
-            name = event["checkpoint"]
-        elif event["event"] == "step" and event["step"] == step:
-            found = name
-    return f"resumed from {found}" if found else "started anew"
+            checkpoint = event["checkpoint"]
+        elif (event["event"], event["step"]) == ("step", step):
+            origins.append(
+                f"resumed from {checkpoint}" if checkpoint else "started from the beginning"
+            )
+    return " or ".join(dict.fromkeys(origins[:1] if is_first else origins[1:] or origins))
 
 
 def differing_objects(unbroken: Sequence[Event], killed: Sequence[Event]) -> list[str]:
-    """Return the objects that are not, where a start resumes, what they were there unbroken."""
+    """Return the objects whose values after a resume differ from the unbroken run's."""
     known = _objects(unbroken)
     for place, values in _objects(killed).items():
         if found := _differences(known.get(place, values), values, "resumed"):

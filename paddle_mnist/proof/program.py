@@ -1,13 +1,11 @@
 """Start a program in the scratch folder of `prove`, follow what it records, and end all of it."""
 
-import collections
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,22 +14,21 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system.regular_files import open_to_read, read_bytes
-from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan
+from paddle_mnist.system.regular_files import open_own, open_to_read, read_bytes
+from paddle_mnist.system.scratch import PLAN, VARIABLE, StartPlan
 
-TURN_SECONDS = 0.01
+POLL_SECONDS = 0.01  # between two looks at the program
 END_SECONDS = 10.0  # for killed processes to be gone
-PIECES, PIECE = 16, 2**14  # of the program's output, whose last bytes are kept
+OUTPUT = "output.txt"  # in the scratch folder: what the newest start printed
 
-Event = Mapping[str, Any]  # a line of `Plan.events`
+Event = Mapping[str, Any]  # a line of `StartPlan.events`
 
 
 class Start(NamedTuple):
-    """How a start ended. code: None if it was killed here. last_line: that it printed."""
+    """How a start ended. code: None if it was killed here."""
 
     code: Optional[int]
     events: list[Event]
-    last_line: str = ""
 
 
 class Program:
@@ -45,19 +42,22 @@ class Program:
         path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {**os.environ, "PATH": path, VARIABLE: str(folder)}
 
-    def start(self, plan: Plan, is_late: Callable[[float, Sequence[Event]], bool]) -> Start:
+    def start(self, plan: StartPlan, is_late: Callable[[float, Sequence[Event]], bool]) -> Start:
         """Run the program until it ends, is where the plan stops it, or is late.
 
         is_late: called with the seconds since the start, and the events.
         """
         os.makedirs(plan.attempt, exist_ok=True)
         (self.folder / PLAN).write_bytes(msgspec.json.encode(plan))
-        events, code, began = list[Event](), None, time.monotonic()
-        with self._running() as (process, output), _appended(plan.events) as read:
+        plan.events.touch()
+        events, rest, code, began = list[Event](), b"", None, time.monotonic()
+        with open_to_read(plan.events) as file, self._running() as process:
+            file.seek(0, os.SEEK_END)  # after the events of earlier starts
             while code is None and not is_late(time.monotonic() - began, events):
-                time.sleep(TURN_SECONDS)
-                code, new = process.poll(), read()
-                events += new
+                time.sleep(POLL_SECONDS)
+                code = process.poll()  # then, after its end, no event is missing below
+                *lines, rest = (rest + file.read()).split(b"\n")
+                events += (new := [json.loads(line) for line in lines])
                 kinds = [event["event"] for event in new]
                 for _ in range(kinds.count("step")):
                     self.on_step()
@@ -65,22 +65,27 @@ class Program:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, self.signum)
                     if self.signum == signal.SIGKILL:
-                        return Start(None, events)
-            events += read()
-        text = b"".join(output).decode(errors="replace").strip().splitlines()
-        errors = [line for line in text if line.startswith("error: ")]
-        return Start(code, events, (errors or text or ["it printed nothing"])[-1][:300])
+                        break
+        return Start(code, events)
+
+    def last_line(self) -> str:
+        """Return the newest start's error, or else the last line that it printed."""
+        with open_to_read(self.folder / OUTPUT) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2**18))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["it printed nothing"])[-1][:300]
 
     @contextlib.contextmanager
-    def _running(self) -> Iterator[tuple["subprocess.Popen[bytes]", Sequence[bytes]]]:
-        """Start the program, yield it and the end of its output, and kill what is left of it."""
-        pipe, output = subprocess.PIPE, collections.deque[bytes](maxlen=PIECES)
+    def _running(self) -> Iterator["subprocess.Popen[bytes]"]:
+        """Start the program, yield it, and kill what is left of it."""
+        output = open_own(self.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             process = subprocess.Popen(
                 self.command,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=pipe,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -89,15 +94,12 @@ class Program:
                 f"{self.command[0]}: {error.strerror}; expected a program that calls fit, such as "
                 "`python my.py`"
             ) from error
-        assert process.stdout
-        pieces = iter(lambda: os.read(process.stdout.fileno(), PIECE), b"")  # type: ignore[union-attr]
-        reader = threading.Thread(target=output.extend, args=(pieces,), daemon=True)
-        reader.start()
+        finally:
+            os.close(output)
         try:
-            yield process, output
+            yield process
         finally:
             self._kill(process)
-            reader.join(END_SECONDS)
 
     def _kill(self, process: "subprocess.Popen[bytes]") -> None:
         """Kill the program's group, and all others that know its folder.
@@ -117,20 +119,4 @@ class Program:
                         os.kill(others[-1], signal.SIGKILL)
             if not others:
                 break
-            time.sleep(TURN_SECONDS)
-
-
-@contextlib.contextmanager
-def _appended(path: Path) -> Iterator[Callable[[], list[Event]]]:
-    """Yield a function that returns the lines of JSON that were appended since its last call."""
-    path.touch()
-    with open_to_read(path) as file:
-        file.seek(0, os.SEEK_END)
-        rest = b""
-
-        def read() -> list[Event]:
-            nonlocal rest
-            *lines, rest = (rest + file.read()).split(b"\n")
-            return [json.loads(line) for line in lines]
-
-        yield read
+            time.sleep(POLL_SECONDS)

@@ -16,15 +16,10 @@ from typing import Any, Optional, Union
 from tqdm import tqdm
 
 from paddle_mnist.errors import ConfigError, listed
-from paddle_mnist.proof.compare import (
-    differing_files,
-    differing_objects,
-    first_difference,
-    witnessed,
-)
+from paddle_mnist.proof.compare import differing_files, differing_objects, first_difference
 from paddle_mnist.proof.program import Event, Program, Start
 from paddle_mnist.system.environment import require_posix_processes
-from paddle_mnist.system.scratch import PLAN, Plan, prefix, read_plan
+from paddle_mnist.system.scratch import PLAN, StartPlan, prefix, read_plan
 
 SUFFIXES = (".pdparams", ".pdopt", ".json")  # of the files of a checkpoint
 SAVES = 30  # about so many checkpoints in a killed run
@@ -97,7 +92,7 @@ def prove(
 
 
 def _remove_leftovers() -> None:
-    """Remove the scratch folders of those `prove`s that were killed."""
+    """Remove the scratch folders that killed runs of `prove` have left."""
     for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix())}*/{PLAN}"):
         with contextlib.suppress(OSError, ValueError):  # another user's, or removed meanwhile
             if not read_plan(path.parent).is_alive():
@@ -111,8 +106,8 @@ class _Prover:
         self.program, self.bar, self.seconds, self.limits = program, bar, seconds, limits
         self.command = shlex.join(program.command)
 
-    def plan(self, attempt: str, **values: Any) -> Plan:
-        return Plan(os.getpid(), str(self.program.folder / attempt), **self.limits, **values)
+    def plan(self, attempt: str, **values: Any) -> StartPlan:
+        return StartPlan(os.getpid(), str(self.program.folder / attempt), **self.limits, **values)
 
     def is_late(self, seconds: float, events: Sequence[Event] = ()) -> bool:
         return seconds > self.seconds
@@ -123,7 +118,7 @@ class _Prover:
         starts = _all(killed, "start")
         if not failure and not any(start["checkpoint"] for start in starts):
             raise ConfigError(
-                f"{self.command}: no start has resumed after {len(stops)} kills; its runs were "
+                f"{self.command}: no start resumed after {len(stops)} kills; its runs were "
                 f"{listed(sorted({start['run'] for start in starts}))}; expected the same output "
                 "at each start, and several steps"
             )
@@ -151,7 +146,7 @@ class _Prover:
             lines.append(f"and {len(differing) - 5} more differences in files")
         if objects := differing_objects(again, killed):
             lines.append(f"not restored, it seems: {listed(objects, 5)}")
-        return Proof(False, True, [*lines, *witnessed(other), *tried])
+        return Proof(False, True, [*lines, *tried])
 
     def run_unbroken(self) -> list[Event]:
         """Run the program, with a limit on its steps or epochs if it takes too long without."""
@@ -169,9 +164,9 @@ class _Prover:
             start = self.program.start(self.plan("unbroken"), self.is_late)
         limits = [f"{name} {value}" for name, value in self.limits.items() if value]
         if start.code != 0:
-            how = f"exit code {start.code}: {start.last_line}"
+            how = self._describe_end(start)
             if start.code is None:
-                how = f"no end within {self.seconds:g} s; raise minutes, or set steps or epochs"
+                how += "; raise minutes, or set steps or epochs"
             limited = f" with {listed(limits)}" if limits else ""
             raise ConfigError(f"{self.command}{limited}, before anything is killed: {how}")
         if not _all(start.events, "step"):
@@ -181,8 +176,14 @@ class _Prover:
         self.seconds += 60  # a start that resumes has to repeat steps
         return start.events
 
+    def _describe_end(self, start: Start) -> str:
+        """Return how a start failed."""
+        if start.code is None:
+            return f"no end within {self.seconds:g} s"
+        return f"exit code {start.code}: {self.program.last_line()}"
+
     def _limits_reached(self, start: Start) -> dict[str, Any]:
-        """Return the limits to which a start has come that takes too long."""
+        """Return how far a start that takes too long has come, as limits for the next ones."""
         epochs = max((event["epoch"] for event in _all(start.events, "epoch")), default=0)
         steps = max((event["step"] for event in _all(start.events, "step")), default=0)
         if epochs > 1 or (epochs and not _resumes_inside_epochs(start.events)):
@@ -190,8 +191,8 @@ class _Prover:
         if steps > 1 and _resumes_inside_epochs(start.events):
             return {"steps": steps}
         raise ConfigError(
-            f"{self.command}: no second step after {self.seconds:g} s, or no end of an epoch, "
-            "where alone its data resume; raise minutes"
+            f"{self.command}: no second step after {self.seconds:g} s, or no whole epoch, if its "
+            "data resume only between epochs; raise minutes"
         )
 
     def run_killed(
@@ -214,15 +215,13 @@ class _Prover:
             elif start.code == 0:
                 break
             else:
-                how = f"no end within {self.seconds:g} s"
-                if start.code is not None:
-                    how = f"exit code {start.code}: {start.last_line}"
+                how = self._describe_end(start)
                 failure = f"after kill {len(stops)} it does not resume: {how}"
                 return events, stops, f"{failure} (a port or lock of its own must be free by then)"
         return events, stops, None
 
     def run_again(self, killed: Sequence[Event]) -> list[Event]:
-        """Run the program unbroken again, and describe its objects where others had resumed."""
+        """Run the program unbroken again; describe its objects at the steps of the resumes."""
         self.bar.set_description("unbroken again")
         objects = [(e["run"], e["step"], e["epoch"]) for e in _all(killed, "objects")]
         return self.program.start(self.plan("again", objects=objects), self.is_late).events
@@ -237,7 +236,7 @@ def _resumes_inside_epochs(events: Sequence[Event]) -> bool:
 
 
 def _stops(events: Sequence[Event], kills: int, source: random.Random) -> list[Any]:
-    """Choose moments (`Plan.stop`) of all kinds, spread over a run, one in its second epoch."""
+    """Choose stops of all kinds, spread over a run, one of them in its second epoch."""
     steps = _all(events, "step")
     steps = steps[:-1] or steps  # after the last one, nothing would be repeated
     kinds = ["step", "evaluation", "epoch"] + ["save"] * _resumes_inside_epochs(events)

@@ -179,9 +179,9 @@ def _temporary_home(home: str) -> str:
 def usable_cpus() -> int:
     """Count the CPUs that this process may use; at least 1.
 
-    The least of the machine's logical CPUs, the process's affinity, the CPU quota of its container
-    (cgroup v1 or v2; a fraction counts as a whole CPU, so that none of the quota is idle), and
-    the environment variable LOKY_MAX_CPU_COUNT.
+    This is the least of the machine's logical CPUs, the process's affinity, the environment
+    variable LOKY_MAX_CPU_COUNT, and the CPU quota of the container (cgroup v1 or v2), in which a
+    fraction counts as a whole CPU, so that none of the quota is idle.
     """
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
@@ -234,7 +234,7 @@ def require_host_name() -> None:
 def describe_environment(device: str) -> str:
     """Describe the environment that a result may depend on, one line for each part.
 
-    Of the environment variables only one: the others may hold secrets.
+    It names only one environment variable, since the others may hold secrets.
     """
     described = {
         "python": platform.python_version(),

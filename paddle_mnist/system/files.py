@@ -32,10 +32,10 @@ NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 REMEDIES = {  # by the name of the error's number; not all systems have all of them
     "ENOSPC": "free some space, and inodes (df -i)",
-    "EDQUOT": "your quota is used up: delete some of your files, or have it raised",
+    "EDQUOT": "your quota is used up: delete some of your files, or ask for a larger one",
     "EROFS": "the file system is read-only: choose another place",
-    "EACCES": "have permission given to you, or choose another place",
-    "EPERM": "have permission given to you, or choose another place",
+    "EACCES": "ask for permission, or choose another place",
+    "EPERM": "ask for permission, or choose another place",
     "ENAMETOOLONG": "choose a shorter name",
     "EFBIG": "a file may not grow so large: raise the limit (ulimit -f), or choose another disk",
     "ENOTDIR": "a file is where a folder should be: move it away, or choose another place",

@@ -24,7 +24,9 @@ from typing import Optional
 
 log = logging.getLogger("paddle_mnist")
 
-START_SECONDS = 60  # added to hang_timeout before the first heartbeat, for imports and reading data
+# Added to hang_timeout before the first heartbeat, for imports and reading data: on a busy machine,
+# importing Paddle alone can take a minute.
+START_SECONDS = 180
 GRACE_SECONDS = 10  # for the current step and a checkpoint, before a process is killed
 POLL_SECONDS = 0.5  # between two looks of the guard
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"  # "PARENT DESCRIPTOR": set for a child, not for its children

@@ -77,14 +77,14 @@ def without_credentials(text: str) -> str:
 class RemoteFolder:
     """The files below a URL, by paths relative to it. Nothing is kept open.
 
-    progress: called after each block that is read.
+    progress: (attribute) called after each block that is read.
 
     Its methods raise the driver's errors: OSError, and its own classes.
     """
 
-    def __init__(self, url: str, progress: Callable[[], None] = lambda: None):
+    def __init__(self, url: str):
         self.url = url.rstrip("/")
-        self.progress = progress
+        self.progress: Callable[[], object] = lambda: None
         self._connection: Any = None
 
     @property

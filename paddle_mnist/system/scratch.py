@@ -15,8 +15,8 @@ VARIABLE = "PADDLE_MNIST_PROVE"  # names the scratch folder
 PLAN = "plan.json"  # in it, as long as `prove` runs
 
 
-class Plan(msgspec.Struct):
-    """Instructions to a program for one start.
+class StartPlan(msgspec.Struct):
+    """What a program is to do in one of its starts.
 
     pid: the process of `prove`. attempt: the folder of this start and of those that it continues.
     steps, epochs: after how many each run ends. save_every: at most so many steps between saves.
@@ -57,7 +57,7 @@ class Plan(msgspec.Struct):
 
 
 def prefix() -> str:
-    """Return how names of scratch folders begin whose plans have process ids of this machine."""
+    """Return the prefix of scratch folders whose plans name processes of this machine."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino  # of a container, or of all processes
     except OSError:  # not Linux
@@ -65,12 +65,12 @@ def prefix() -> str:
     return f"paddle_mnist_prove_{platform.node()}_{namespace}_"
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> StartPlan:
     """Return the plan in a scratch folder. Raises OSError, ValueError."""
-    return parse_json(read_bytes(folder / PLAN, MAX_JSON), Plan)
+    return parse_json(read_bytes(folder / PLAN, MAX_JSON), StartPlan)
 
 
-def find_plan() -> Optional[Plan]:
+def find_plan() -> Optional[StartPlan]:
     """Return the plan for this program; None unless a `prove` has started it.
 
     Raises ConfigError if that `prove` has ended, since training would then change the user's runs.

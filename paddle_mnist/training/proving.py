@@ -17,7 +17,7 @@ from paddle_mnist.interfaces import View
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.arrays import is_tensor
 from paddle_mnist.system.files import Journal
-from paddle_mnist.system.scratch import Plan, find_plan
+from paddle_mnist.system.scratch import StartPlan, find_plan
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Callback, Training, is_rehearsal
 
@@ -47,10 +47,7 @@ def in_scratch(arguments: FitArguments) -> FitArguments:
         resume="auto" if arguments.resume == "off" else arguments.resume,
         saving=saving,
         loading=loading,
-        callbacks=[
-            *arguments.callbacks,
-            Recorder(plan, run),
-        ],
+        callbacks=[*arguments.callbacks, Recorder(plan, run)],
     )
 
 
@@ -60,7 +57,7 @@ class Recorder(Callback):
     run: the path of the run that `fit` was given.
     """
 
-    def __init__(self, plan: Plan, run: str):
+    def __init__(self, plan: StartPlan, run: str):
         self.plan, self.run = plan, run
         self.training: Optional[Training] = None  # while the main process trains
         self.journal: Optional[Journal] = None
@@ -126,7 +123,7 @@ class Recorder(Callback):
                 self._reached(SAVE, path.suffix)
 
     def _reached(self, kind: str, part: Union[int, str] = 0) -> None:
-        """Describe all objects if the plan asks for it; wait for the signal if this is where."""
+        """Describe all objects if the plan asks for it; wait for the signal if it comes here."""
         training, stop = self.training, self.plan.stop
         if not training:
             return
@@ -159,7 +156,7 @@ class Recorder(Callback):
 
 
 def _described(value: Any) -> str:
-    """Return a text that two processes have in common only for equal values."""
+    """Return a text that is the same in two processes only if the values are equal."""
     if isinstance(value, (*SCALARS, enum.Enum)):
         return f"{value!r:.80}"
     kind = getattr(value, "__qualname__", type(value).__name__)

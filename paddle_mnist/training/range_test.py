@@ -155,7 +155,7 @@ def _result(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
     losses = losses[np.isfinite(losses[:, 0])]  # only the last may not be finite
     rates, smoothed = rates[: len(losses)], _smoothed(losses)
     end = int(smoothed.argmin())
-    slopes = np.gradient(smoothed)[MIN_STEPS : end + 1]  # the first means are of few losses
+    slopes = np.gradient(smoothed)[MIN_STEPS : end + 1]  # the first means average few losses
     falls = len(slopes) > 0 and slopes.min() < 0
     suggestion = float(rates[MIN_STEPS + slopes.argmin()]) if falls else None
     log.info(

@@ -21,7 +21,7 @@ from paddle_mnist.train_state import RunningSums, TrainState
 
 # The most bytes of weights and optimizer state to copy in each step. Copying more would take a
 # noticeable share of the step.
-MOST_BYTES = 2**20
+MOST_UNDO_BYTES = 2**20
 
 
 class LastWholeStep:
@@ -29,7 +29,7 @@ class LastWholeStep:
 
     A checkpoint holds the state between two whole steps. If a step raises, `undo` restores what it
     may have changed from copies: of buffers, and of weights, optimizers and other state if they are
-    small (`MOST_BYTES`, `step_copies.MOST_KEPT`). A step with larger ones cannot be undone; an
+    small (`MOST_UNDO_BYTES`, `step_copies.MOST_KEPT`). A step with larger ones cannot be undone; an
     evaluation can, unless the net or the step may train during it.
 
     buffers: those of the model, which `before_pass` does not copy. history: counts the lines of
@@ -114,7 +114,7 @@ class LastWholeStep:
                 if [*map(id, tensors)] != [*map(id, self._tensors)]:
                     yield "it has created weights, or state of an optimizer"
             elif self._needs_tensors:
-                size = MOST_BYTES // 2**20
+                size = MOST_UNDO_BYTES // 2**20
                 yield f"weights and optimizers of more than {size} MiB are not copied in each step"
             self._buffers.restore()  # after the weights, some of which are statistics
         if restore_extra and (missing := restore_extra(self._is_inside)):
@@ -142,7 +142,7 @@ class LastWholeStep:
             if tensor._is_initialized() and id(tensor) not in statistics
         }
         size = sum(int(t.size) * int(t.element_size()) for t in distinct.values())
-        self._copies = ArrayCopies(distinct.values()) if size <= MOST_BYTES else None
+        self._copies = ArrayCopies(distinct.values()) if size <= MOST_UNDO_BYTES else None
 
     def _all_tensors(self) -> list[paddle.Tensor]:
         """Return the weights, their average, and the state of optimizers."""

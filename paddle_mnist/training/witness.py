@@ -10,7 +10,6 @@ import errno
 import json
 import logging
 import math
-import operator
 import os
 import struct
 import zlib
@@ -242,8 +241,13 @@ def describe_witness(witness: Mapping[str, Any]) -> Optional[str]:
     return f"interrupted {'once' if count == 1 else f'{count} times'}; {found}"
 
 
-def first_differing_record(path: Path, other: Path, tags: Iterable[str]) -> Optional[Difference]:
+def first_differing_record(
+    path: Path, other: Path, tags: Iterable[str]
+) -> Optional[tuple[Difference, bool]]:
     """Return the first difference of a run's steps from those of another; None if all agree.
+
+    With it comes whether it is in the first record of its step: the start that computed the step
+    first has written that one, and a later start a repeated one.
 
     path, other: their files. `before` is the value of the other run. tags: of evaluations. Raises
     OSError, ValueError.
@@ -251,10 +255,15 @@ def first_differing_record(path: Path, other: Path, tags: Iterable[str]) -> Opti
     names = _names(tags)
     known = {record[:_KEY]: record for record in _read(other)[1]}
     header, records = _read(path)
-    pairs = [(known.get(record[:_KEY], record), record) for record in records]
-    found = filter(None, [_difference(*pair, names) for pair in pairs])
-    # The header has those that the first record of a step has replaced.
-    return min((*header["differing"], *found), key=operator.itemgetter("step"), default=None)
+    first = {record[:_KEY]: record for record in reversed(records)}
+    found = list[tuple[Difference, bool]]()
+    for record in records:
+        key = record[:_KEY]
+        if difference := _difference(known.get(key, record), record, names):
+            found.append((difference, record is first[key]))
+    # The header has those of repeated records that are no longer in the file.
+    found += [(difference, False) for difference in header["differing"]]
+    return min(found, key=lambda pair: pair[0]["step"], default=None)
 
 
 def _names(tags: Iterable[str]) -> dict[int, str]:

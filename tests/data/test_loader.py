@@ -575,7 +575,7 @@ def test_workers_that_cannot_start_exit_with_7(tmp_path):
     # No copy of this process: what measures coverage opens files of its own.
     limited = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh"]
     command = [*limited, sys.executable, str(ROOT / "tools/train.py"), *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, timeout=240, capture_output=True, text=True)
     assert done.returncode == 7, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert "the 60 workers" in line and "Too many open files" in line
@@ -593,7 +593,7 @@ next(BatchLoader(numbers, 2, num_workers=60).epoch(0))
 def test_script_whose_workers_cannot_start_ends():
     """Python would wait forever for threads that Paddle starts while it deletes the iterator."""
     command = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", sys.executable, "-c", UNCAUGHT]
-    done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, timeout=240, capture_output=True, text=True)
     assert done.returncode and "Too many open files" in done.stderr
 
 
@@ -623,7 +623,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_workers_end_with_a_killed_process(kind):
     """A worker that lives on keeps the end of the pipe for the output, which is read to its end."""
     command = [sys.executable, "-c", KILLED.replace("{kind}", kind)]
-    done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, timeout=240, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "1\n"), done.stderr
 
 

@@ -18,14 +18,16 @@ import pytest
 from paddle_mnist.checkpoint.names import find_pair, find_run, newest_run
 from paddle_mnist.commands.prove import main
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.proof.compare import (
-    differing_files,
-    differing_objects,
-    first_difference,
-    witnessed,
-)
+from paddle_mnist.proof.compare import differing_files, differing_objects, first_difference
 from paddle_mnist.proof.prove import _stops, prove
-from paddle_mnist.system.scratch import PLAN, VARIABLE, Plan, diverted_to_read, find_plan, prefix
+from paddle_mnist.system.scratch import (
+    PLAN,
+    VARIABLE,
+    StartPlan,
+    diverted_to_read,
+    find_plan,
+    prefix,
+)
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes long to import Paddle
 PROGRAM = Path(__file__).with_name("programs.py")
@@ -178,7 +180,7 @@ def test_command_needs_a_program_or_a_recipe(capsys):
 
 @pytest.mark.slow
 def test_program_that_writes_elsewhere_each_time_is_refused():
-    with pytest.raises(ConfigError, match=r"no start has resumed.*the same output at each start"):
+    with pytest.raises(ConfigError, match=r"no start resumed.*the same output at each start"):
         prove(["python", str(PROGRAM), "elsewhere"], epochs=1, kills=1)
 
 
@@ -194,7 +196,7 @@ def test_program_whose_own_lock_outlives_a_kill_does_not_resume():
 
 
 def make_plan(folder, pid):
-    plan = Plan(pid, str(folder / "attempt"))
+    plan = StartPlan(pid, str(folder / "attempt"))
     (folder / PLAN).write_bytes(msgspec.json.encode(plan))
     return plan
 
@@ -292,33 +294,47 @@ def write_records(folder, losses, header):
     for step, loss in losses:
         body = struct.pack("<QIddI", step, 0, loss, 0.1, 7)
         records.append(body + struct.pack("<I", zlib.crc32(body)))
-    lines = json.dumps({"conditions": {}, **header}).encode(), b"".join(records)
+    lines = json.dumps({"interruptions": 0, "conditions": {}, **header}).encode(), b"".join(records)
     (folder / "run/witness.bin").write_bytes(b"\n".join(lines))
 
 
-@pytest.mark.parametrize("is_last_start", [True, False])
-def test_first_step_that_differs_is_named_with_the_checkpoint_before_it(is_last_start, tmp_path):
-    """Also if a later start has replaced its record by the first one."""
-    unbroken = [*events(1, 5)]
-    resumed = {**unbroken[0], "checkpoint": "model_epoch0_step2"}
-    killed = [*unbroken[:4], resumed, *unbroken[3:5]]
-    header = {
-        "interruptions": 1,
-        "repeated": 2,
-        "differing": [],
-        "compared": "all steps",
-        "not_compared": [],
-    }
-    same, other = [(step, 0.5) for step in range(1, 6)], [(4, 0.25), (5, 0.125)]
-    write_records(tmp_path / "unbroken", same, header)
-    write_records(tmp_path / "again", same, header)
-    assert first_difference(tmp_path / "unbroken", tmp_path / "again", unbroken) is None
-    if not is_last_start:
-        difference = {"step": 4, "name": "loss", "before": 0.5, "now": 0.25}
-        header, other = {**header, "differing": [difference]}, other[1:]
-    write_records(tmp_path / "killed", [*same[:3], *other], header)
+HEADER = {"repeated": 0, "differing": [], "compared": "all steps", "not_compared": []}
+# The steps that each start has computed; the first begins anew, the others at the step before.
+STARTS = [(1, 2, 3), (3, 4), (4,), (4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("records", "replaced", "origin"),
+    [
+        ([(4, 0.25), (5, 0.125)], [], "step2"),
+        ([(4, 0.25), (5, 0.5), (4, 0.5)], [], "step2"),  # the last start's agrees again
+        ([(4, 0.25), (5, 0.5)], [(4, 0.25, 0.5)], "step2"),
+        ([(4, 0.5), (5, 0.5), (4, 0.25)], [], "step3"),
+        ([(4, 0.5), (5, 0.5)], [(4, 0.5, 0.25)], "step3"),
+        ([(4, 0.5), (5, 0.25)], [], "step3"),
+    ],
+)
+def test_first_step_that_differs_is_named_with_the_start_that_computed_it(
+    records, replaced, origin, tmp_path
+):
+    """Also if a later start has computed it again, or the first record has replaced its own."""
+    start, *steps, _, _ = events(1, 5)
+    killed = list[dict]()
+    for computed in STARTS:
+        name = f"model_epoch0_step{computed[0] - 1}" if killed else None
+        killed += [{**start, "checkpoint": name}, *(steps[step - 1] for step in computed)]
+    same = [(step, 0.5) for step in range(1, 6)]
+    write_records(tmp_path / "unbroken", same, HEADER)
+    write_records(tmp_path / "again", same, HEADER)
+    assert first_difference(tmp_path / "unbroken", tmp_path / "again", [start, *steps]) is None
+    names = ("step", "name", "before", "now")
+    differing = [dict(zip(names, (step, "loss", *values))) for step, *values in replaced]
+    header = {**HEADER, "differing": differing}
+    write_records(tmp_path / "killed", [*same[:3], *records], header)
+    step = 5 if (5, 0.25) in records else 4
     assert first_difference(tmp_path / "unbroken", tmp_path / "killed", killed) == (
-        "step 4 of /run, which had resumed from model_epoch0_step2: loss 0.5 unbroken, 0.25 now"
+        f"step {step} of /run, which had resumed from model_epoch0_{origin}: loss 0.5 unbroken, "
+        "0.25 now"
     )
 
 
@@ -345,18 +361,10 @@ def test_files_differ_but_for_times_and_paths(tmp_path):
         row = {"step": 1, "epoch": 0, "tag": "train/loss", "value": value, "time": time.time()}
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     one, other = tmp_path / "one", tmp_path / "other"
-    assert differing_files(one, other, "killed") == [] and witnessed(other) == []
-    difference = {"step": 1, "name": "loss", "before": 0.5, "now": 0.25}
-    witness = {
-        "interruptions": 0,
-        "repeated": 3,
-        "differing": [difference],
-        "compared": "all steps",
-        "not_compared": [],
-    }
-    (run / "result.json").write_text(json.dumps({**result, "witness": witness}))
-    found = f"repeated 3, differing {[difference]}, compared all steps"
-    assert witnessed(other) == [f"the witness of /runs/mine: {found}"]
+    assert differing_files(one, other, "killed") == []
+    result["witness"] = {**HEADER, "interruptions": 1, "repeated": 3}
+    (run / "result.json").write_text(json.dumps(result))
+    assert differing_files(one, other, "killed") == []
     (run / "metrics.jsonl").write_text(json.dumps({**row, "value": 0.25}) + "\n")
     expected = "/runs/mine, metrics.jsonl, step 1 train/loss: 0.5 unbroken, 0.25 killed"
     assert differing_files(one, other, "killed") == [expected]

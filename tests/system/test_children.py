@@ -41,11 +41,11 @@ from paddle_mnist import Callback
 
 class Draws(Callback):
     def after_training(self, training, result):
-        time.sleep(4)
+        time.sleep(12)
 
 train("EMA", "run", callbacks=[Draws()])
 print("fit has returned", flush=True)
-time.sleep(4)
+time.sleep(12)
 print("the script ends", flush=True)
 """
 ONCE = "if step == 6 and not once.exists(): once.touch(); "
@@ -101,7 +101,7 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
 @SLOW
 def test_work_after_the_training_is_no_hang_of_it(supervised, tmp_path):
     """Neither in a callback after the result is written, nor in the script after fit."""
-    process = supervised("", "--max_restarts", "1", "--hang_timeout", "2", wrapper=SLOW_END)
+    process = supervised("", "--max_restarts", "1", "--hang_timeout", "10", wrapper=SLOW_END)
     output, error = process.communicate(timeout=240)
     assert process.returncode == 0, output + error
     assert output.count("the script ends") == 1 and "the training ended" not in output

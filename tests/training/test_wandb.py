@@ -10,6 +10,7 @@ from conftest import ROOT
 from fit_rows import ProgramError, StopsAt, history, stop, train
 
 ROW = "SGD with clipping"  # five steps an epoch
+wandb = pytest.importorskip("wandb", reason="no wandb")
 Record = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason="no wandb").Record
 
 
@@ -60,6 +61,7 @@ def test_wandb_logger_of_a_resumed_training_continues_its_run(tmp_path, monkeypa
             train(ROW, run, callbacks=[logger(), StopsAt(step, stop)], **options)
         time.sleep(1)  # W&B names its folders by the second
     train(ROW, run, callbacks=[logger()], **options)
+    wandb.teardown()  # wait for W&B's process: it still writes when `finish` has returned
     names, rows = logged(run)
     assert len(names) == 1
     for tag in ("train/loss", "valid/loss"):

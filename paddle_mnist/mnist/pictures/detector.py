@@ -84,7 +84,7 @@ def read_detector(path: Path) -> Detector:
 def shifted_copies(images: np.ndarray) -> np.ndarray:
     """Return images as they are and moved by a pixel each way, uint8 [M, N, 28, 28].
 
-    The mean of their scores varies less with what does not matter than the score of one does.
+    The mean of their scores depends less on the exact position than a single score does.
     images: uint8 [N, 28, 28].
     """
     height, width = images.shape[1:]

@@ -1,8 +1,8 @@
 """Finds the ink in a picture, without the light on the paper and the border around it.
 
-The background of each pixel is a morphological closing of the picture: what it would be without
-anything dark that is smaller than a share of the picture (Gonzalez and Woods, "Digital Image
-Processing", on flat-field correction). Ink is measured relative to it, so that it is as dark in a
+The background of each pixel is a morphological closing of the picture, which removes anything dark
+that is smaller than a share of the picture (Gonzalez and Woods, "Digital Image Processing", on
+flat-field correction). Ink is measured relative to it, so that it is as dark in a
 shadow as beside it.
 """
 
@@ -37,7 +37,7 @@ def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
     return _stretched(without_ruled_lines(ink))
 
 
-def as_bytes(values: np.ndarray) -> np.ndarray:
+def as_uint8(values: np.ndarray) -> np.ndarray:
     """Return values of 0..1 as uint8, which much of OpenCV expects."""
     rounded: np.ndarray = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
     return rounded
@@ -48,7 +48,7 @@ def otsu(ink: np.ndarray) -> float:
 
     Otsu, "A threshold selection method from gray-level histograms", 1979.
     """
-    return float(cv2.threshold(as_bytes(ink), 0, 1, cv2.THRESH_OTSU)[0]) / 255
+    return float(cv2.threshold(as_uint8(ink), 0, 1, cv2.THRESH_OTSU)[0]) / 255
 
 
 def _enlarged(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -85,9 +85,9 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
 
 
 def _frame(ink: np.ndarray) -> np.ndarray:
-    """Return where a border of another colour is: bool [H, W].
+    """Return the pixels of a border of another colour: bool [H, W].
 
-    It is what reaches a corner of the picture; a digit that touches the border does not.
+    It reaches a corner of the picture; a digit that touches the edge does not.
     """
     thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is not a border
     reach = max(2, round(0.015 * min(ink.shape)))
@@ -107,12 +107,12 @@ def _frame(ink: np.ndarray) -> np.ndarray:
 def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) -> float:
     """Return how well ink that is darker than the paper explains a picture, at most 1.
 
-    Paper is what covers most of any neighbourhood. ink: what would be the ink; frame: the border.
+    Paper covers most of any neighbourhood. ink: the assumed ink. frame: the border.
     """
     step = max(1, max(ink.shape) // COARSE_SIDE)
     coarse, inked, hidden = (
         array[step // 2 :: step, step // 2 :: step]
-        for array in (as_bytes(brightness), ink > MIN_CONTRAST, frame)
+        for array in (as_uint8(brightness), ink > MIN_CONTRAST, frame)
     )
     if hidden.all():
         return -1.0

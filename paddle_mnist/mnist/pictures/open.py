@@ -39,7 +39,7 @@ OPENED_SIDE = 1024  # pixels; larger pictures are scaled down
 ORIENTATION = 0x0112  # in EXIF
 GREY = np.array([0.299, 0.587, 0.114], np.float32)  # red, green, blue: ITU-R BT.601
 
-_OPENING = threading.Lock()  # `catch_warnings` changes what holds for all threads
+_OPENING = threading.Lock()  # `catch_warnings` changes the filters of all threads
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _pictures_of(name: str) -> list[str]:
 
 
 def open_picture(picture: Union[str, Path, bytes]) -> Picture:
-    """Read a picture's brightness; of a larger one the longer side is scaled down to OPENED_SIDE.
+    """Read a picture's brightness; scale the longer side down to OPENED_SIDE if it is longer.
 
     If the colours differ but not the brightness, the channel that differs most is returned.
     Raises DataError for anything but a single picture, and for one that is too large.

@@ -40,7 +40,7 @@ class Reading:
     the error, that of a `PictureError`, "shapes" or "digit".
     score: how much it looks like one digit, 0 to 1; below `detector.THRESHOLD` no digit is given,
     unless that was asked for. None where nothing was found, or the score was not asked for.
-    pixels: uint8 [28, 28], what the net saw; None where it saw nothing.
+    pixels: uint8 [28, 28], the net's input; None if there was none.
     box: where it is in the picture, in pixels.
     digits: of `read_pictures(..., many=True)`, a reading for each shape, in reading order; digit,
     probability and score are then those of the only one, or None.
@@ -127,11 +127,11 @@ def read_pictures(
 ) -> Iterator[Reading]:
     """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
 
-    FILES_HELD files are held at a time, and opened by as many threads as there are CPUs.
+    At most FILES_HELD files are held at a time; a thread for each CPU opens them.
 
     many: read every digit of a picture, in reading order, instead of refusing several.
-    check: refuse shapes that are probably not a digit. Without it there are no scores, nor are
-        there for a model that was not trained on digits.
+    check: refuse shapes that are probably not a digit. There are no scores without it, and none
+        for a model that was not trained on digits.
     """
     check = check and predictor.reads_digits
     files = iter(files)

@@ -7,7 +7,7 @@ from typing import Optional
 import cv2
 import numpy as np
 
-from paddle_mnist.mnist.pictures.ink import as_bytes
+from paddle_mnist.mnist.pictures.ink import as_uint8
 from paddle_mnist.mnist.pictures.open import Picture
 
 SIDE = 256  # pixels, the longer side at which the sheet is sought
@@ -24,7 +24,7 @@ UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 
 def find_sheet(picture: Picture) -> Optional[Picture]:
-    """Lay a sheet flat that is brighter than what it lies on; None without one."""
+    """Lay a sheet flat that is brighter than the surface below it; None without one."""
     corners = _corners(picture.brightness)
     if corners is None:
         return None
@@ -56,7 +56,7 @@ def _corners(brightness: np.ndarray) -> Optional[np.ndarray]:
     """
     scale = SIDE / max(brightness.shape)
     grey = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    grey = cv2.medianBlur(as_bytes(grey), 5)
+    grey = cv2.medianBlur(as_uint8(grey), 5)
     candidates = []
     for found in _quadrilaterals(grey):
         within, around = _edges(grey, found)

@@ -1,4 +1,4 @@
-"""Pictures of what was read: what the net saw, or a page with a box around each digit."""
+"""Draw what was read: the net's inputs, or each page with a box around each digit."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -12,26 +12,26 @@ from paddle_mnist.mnist.pictures.open import STDIN, open_picture
 from paddle_mnist.mnist.pictures.reading import Reading
 from paddle_mnist.mnist.splits import SIZE
 
-ON_A_SHEET = 1000  # pictures: 100 rows of ten
+ON_A_SHEET = 1000  # pictures
+COLUMNS, ENLARGED = 10, 4  # of a sheet: pictures in a row, and by how much they are enlarged
 PAGES_ON_A_SHEET = 20
 CAPTION = 14  # pixels
 GAP = 4  # pixels
 GOOD, REFUSED, GREY = (120, 220, 120), (255, 90, 90), (64, 64, 64)
 
 
-def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
+def sheet(readings: Iterable[Reading]) -> Image.Image:
     """Draw what the net saw of the first ON_A_SHEET pictures, with the digit and its score.
 
-    A picture in which nothing was found is grey; what was refused has a red caption.
-    times: how much to enlarge.
+    A picture in which nothing was found is grey; a refused one has a red caption.
     """
     shown = list(itertools.islice(readings, ON_A_SHEET))
-    side = SIZE * times
-    rows = -(-len(shown) // columns)
-    image = Image.new("RGB", (columns * side, max(1, rows) * (side + CAPTION)))
+    side = SIZE * ENLARGED
+    rows = -(-len(shown) // COLUMNS)
+    image = Image.new("RGB", (COLUMNS * side, max(1, rows) * (side + CAPTION)))
     pen = ImageDraw.Draw(image)
     for number, reading in enumerate(shown):
-        left, top = number % columns * side, number // columns * (side + CAPTION)
+        left, top = number % COLUMNS * side, number // COLUMNS * (side + CAPTION)
         if reading.pixels is None:
             pen.rectangle((left, top, left + side - 1, top + side - 1), GREY)
         else:
@@ -45,8 +45,8 @@ def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Ima
 def pages(readings: Iterable[Reading]) -> Image.Image:
     """Draw the first PAGES_ON_A_SHEET pictures, below each other, with a box around each digit.
 
-    A shape that is probably no digit has a red one. A picture from stdin, which cannot be read
-    again, is shown as what the net saw of each digit.
+    The box of a shape that is probably not a digit is red. A picture from stdin, which cannot be
+    read again, is shown as what the net saw of each digit.
     """
     drawn = [_page(reading) for reading in itertools.islice(readings, PAGES_ON_A_SHEET)]
     width = max(page.width for page in drawn)
