@@ -4,7 +4,6 @@ import array
 import collections
 import enum
 import json
-import random
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -21,7 +20,6 @@ from paddle_mnist.hidden_state.plain_data import (
     GENERATORS,
     KINDS_OF_DICT,
     SETS,
-    as_bytes,
     attributes_of,
     bits_of,
     dtype_of,
@@ -126,7 +124,7 @@ class _Packer:
             number = self.number(content)
             return self.later("structured", [spelled_dtype(value.dtype), value.shape, number])
         if isinstance(value, BUFFERS):
-            content = np.frombuffer(as_bytes(value), np.uint8)
+            content = np.frombuffer(memoryview(value).tobytes(), np.uint8)
             return {"buffer": [typecode(value), self.number(content)]}
         if isinstance(value, GENERATORS):
             state = self.node(generator_state(value))
@@ -294,13 +292,12 @@ def _namedtuple(module: str, name: str) -> type:
 
 def _generator(kind: str, state: Any, bits: str) -> Any:
     """Return a new generator with a state. Raises KeyError for an unknown kind."""
-    generator: Any
+    makers: dict[str, Any] = {maker.__name__: maker for maker in GENERATORS}
     if kind == "Generator":
         known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-        makers = {name: getattr(np.random, name) for name in known}
-        generator = np.random.Generator(makers[bits]())
+        sources = {name: getattr(np.random, name) for name in known}
+        generator = makers[kind](sources[bits]())
     else:
-        makers = {"RandomState": np.random.RandomState, "Random": random.Random}
-        generator = {**makers, "SeedSequence": np.random.SeedSequence}[kind]()
+        generator = makers[kind]()
     set_generator_state(generator, state)
     return generator
