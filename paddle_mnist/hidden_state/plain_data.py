@@ -188,10 +188,12 @@ def nbytes(value: Any) -> int:
         return int(value.size) * int(value.element_size())
     if isinstance(value, BUFFERS):
         return memoryview(value).nbytes
-    if isinstance(value, (np.ndarray, np.generic)) and not is_of_objects(value):
+    if isinstance(value, (*SCALARS, *GENERATORS, *SETS, *DEFINED)):
+        return sys.getsizeof(value)
+    if isinstance(value, np.ndarray) and not is_of_objects(value):
         return value.nbytes
-    parts = None if isinstance(value, GENERATORS) else parts_of(value)
-    return sys.getsizeof(value) if parts is None else sum(map(nbytes, parts))
+    parts = parts_of(value)
+    return sum(map(nbytes, attributes_of(value).values() if parts is None else parts))
 
 
 def is_namedtuple(kind: Any) -> bool:

@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.packing import STRUCTURE, pack, unpack
-from paddle_mnist.hidden_state.plain_data import copied, digest_of, equal, is_plain
+from paddle_mnist.hidden_state.plain_data import copied, digest_of, equal, is_plain, nbytes
 
 Named = collections.namedtuple("Named", "points reward")
 GENERATORS = [
@@ -83,6 +83,12 @@ def test_padding_of_longdouble_does_not_count():
     other.view(np.uint8)[10:16] = 7
     assert np.array_equal(array, other) and equal(array, other)
     assert digest_of(array) == digest_of(other) != digest_of(array + 1)
+
+
+def test_size_of_plain_data_is_that_of_all_arrays_in_it():
+    array = np.zeros(1000)
+    for value in (array, [{"a": array}], Sample(array), np.array([array, None], object)):
+        assert 8000 <= nbytes(value) < 8200
 
 
 def test_array_in_two_places_comes_back_as_one_array():
