@@ -88,7 +88,7 @@ def is_plain(
     if kind is np.ma.MaskedArray:
         return is_saved_dtype(value.dtype) and value._fill_value is None and not value.hardmask
     if kind is np.ndarray and not value.dtype.hasobject:
-        return bool(dtype_of(spelled_dtype(value.dtype)) == value.dtype)
+        return spelled_dtype(value.dtype) is not None
     if is_tensor(value):
         return id(value) not in known and value.is_dense() and value._is_initialized()
     if isinstance(value, enum.Enum):
@@ -149,18 +149,15 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def spelled_dtype(dtype: np.dtype) -> Any:
-    """Return a dtype as text, or as a list of fields for that of a structured array."""
-    return [[*field] for field in dtype.descr] if dtype.names else dtype.str
+    """Return a dtype as text, or as a list of fields for that of a structured array.
 
-
-def dtype_of(spelled: Any) -> Optional[np.dtype]:
-    """Return the dtype that `spelled_dtype` has spelled; None if it is none of plain numbers."""
-    fields = [tuple(field) for field in spelled] if isinstance(spelled, list) else spelled
+    None for one with padding, whose bits may be anything.
+    """
     try:
-        dtype = np.dtype(fields)
-    except (TypeError, ValueError):  # of fields in fields
+        spelled: Any = dtype.descr if dtype.names else dtype.str
+    except ValueError:  # of fields that overlap, or are in another order
         return None
-    return None if dtype.hasobject else dtype
+    return spelled if np.dtype(spelled) == dtype else None
 
 
 def parts_of(value: Any) -> Optional[list[Any]]:

@@ -31,12 +31,14 @@ GENERATORS = [
 ]
 for generator in GENERATORS:
     generator.random()
+FIELDS = [("mode", "i1"), ("at", [("x", "f4"), ("y", "f4", 2)])]
 LEAVES = [
     *(None, True, 3, 2**70, -0.0, float("nan"), 1 + 2j, "text", b"bytes"),
     *(np.float32(0.1), np.float64(-0.0), np.int8(-3), np.bool_(True), np.float16(2)),
     *(np.arange(6.0).reshape(2, 3), np.array(7), np.zeros((0, 3), "int64"), np.array([1 + 2j])),
     *(np.array([np.nan, -0.0], dtype) for dtype in ("float32", "longdouble", ">f4")),
     *(paddle.to_tensor([1.0, 2.5]).astype(dtype) for dtype in ("float32", "int64", "bfloat16")),
+    np.zeros(2, FIELDS),
     *(bytearray(b"ab"), array.array("f", [0.5]), array.array("q", [-3]), array.array("u", "text")),
     *GENERATORS,
 ]
@@ -68,11 +70,14 @@ def test_plain_data_that_are_saved_come_back_bit_for_bit():
 
 def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     local = collections.namedtuple("Local", "points")
+    swapped = np.dtype({"names": ["a", "b"], "formats": ["f4", "f4"], "offsets": [4, 0]})
+    padded = np.dtype(FIELDS, align=True)
     mapped = np.memmap(tmp_path / "file", "int8", "w+", shape=3)
     factory = collections.defaultdict(lambda: 1)
-    assert not any(
-        map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
-    )
+    objects = np.array([object()])
+    others = [local(1), mapped, factory, objects, [[[[[[[[[1]]]]]]]]]]
+    others += [np.zeros(2, dtype) for dtype in (swapped, padded)]
+    assert not any(map(is_plain, others))
     assert not is_plain(np.longdouble(1)) and not is_plain(np.ma.masked_all(2, "longdouble"))
 
 
