@@ -47,7 +47,7 @@ WITH_INTERNALS = (nn.Layer, LRScheduler, paddle.optimizer.Optimizer)
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 # What Python's own objects with code consist of.
-_PARTS: dict[type, tuple[str, ...]] = {
+PARTS: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__self__", "__func__"),
     functools.partial: ("func", "args", "keywords"),
     staticmethod: ("__func__",),
@@ -115,7 +115,7 @@ def links(value: Any) -> Iterator[Link]:
             hooks = list(getattr(value, name).values())
             yield from ((("hook", (name, number)), hook) for number, hook in enumerate(hooks))
     else:
-        for kind, names in _PARTS.items():
+        for kind, names in PARTS.items():
             if isinstance(value, kind):
                 yield from ((("part", name), getattr(value, name)) for name in names)
     yield from own_links(value)

@@ -87,9 +87,8 @@ class _Packer:
         self.ids = {id(parameter): name for name, parameter in parameters.items()}
         self.arrays: list[np.ndarray] = []
         self.numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
-        # The containers and objects so far, in order, and their numbers by `id`.
-        self.containers: list[Any] = []
-        self.places: dict[int, int] = {}
+        # The containers and objects so far, each with its number, by `id`.
+        self.containers: dict[int, tuple[int, Any]] = {}
         self.is_later = False
 
     def node(self, value: Any) -> Any:
@@ -112,10 +111,9 @@ class _Packer:
         if isinstance(value, bytes):
             return {"bytes": value.hex()}
         if is_mutable(value):
-            if id(value) in self.places:
-                return self.later("same", self.places[id(value)])
-            self.places[id(value)] = len(self.containers)
-            self.containers.append(value)
+            if id(value) in self.containers:
+                return self.later("same", self.containers[id(value)][0])
+            self.containers[id(value)] = len(self.containers), value
         if isinstance(value, np.ma.MaskedArray):
             numbers = [self.number(value.data), self.number(mask_of(value))]
             return self.later("masked", numbers)
