@@ -92,14 +92,14 @@ class _Packer:
         self.is_later = False
 
     def node(self, value: Any) -> Any:
+        if type(value) is str and value in self.generated:
+            return {"parameter": self.generated[value]}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
         if isinstance(value, enum.Enum):
             return self.later("enum", [name_of(type(value)), value.name])
         if isinstance(value, types.FunctionType):
             return self.later("function", name_of(value))
-        if isinstance(value, str) and value in self.generated:
-            return {"parameter": self.generated[value]}
-        if value is None or type(value) in (bool, int, float, str):
-            return value
         if is_tensor(value):
             return {"tensor": [self.shared(value), bool(value.stop_gradient)]}
         if type(value) is np.ndarray and is_saved_dtype(value.dtype):
