@@ -67,7 +67,7 @@ from paddle_mnist.hidden_state.plain_data import (
     is_record_class,
     nbytes,
 )
-from paddle_mnist.hidden_state.snapshot import ARRAYS, Change, Snapshot, data_snapshot
+from paddle_mnist.hidden_state.snapshot import ARRAYS, Snapshot, data_snapshot
 from paddle_mnist.hidden_state.stateful import require_plain, set_state, state_of
 from paddle_mnist.hidden_state.unsaved import ProcessState, is_made_by_paddle, log_unsaved
 from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
@@ -170,7 +170,7 @@ class ExtraState:
     # ------------------------------------------------------------ what there is in the beginning
 
     def _beginning(self) -> list[Place]:
-        return [place for snapshot in self._beginnings for place in snapshot.places().values()]
+        return [place for snapshot in self._beginnings for place in snapshot.places.values()]
 
     def _hold(self) -> None:
         """Note what is in the beginning: definitions that files may name, and objects to keep."""
@@ -212,7 +212,7 @@ class ExtraState:
         self._find_optimizers()
         before = {place.path for place in self._beginning()}
         if saves:
-            before -= {change.path for change in self.changes()}
+            before -= {*self.changes()}
         for snapshot in self._beginnings:
             snapshot.extend()
         self._hold()
@@ -260,11 +260,13 @@ class ExtraState:
 
     # ------------------------------------------------------------ what has changed
 
-    def changes(self) -> list[Change]:
-        """Return the differences from the beginning."""
-        return [change for beginning in self._beginnings for change in beginning.changes()]
+    def changes(self) -> list[ObjectPath]:
+        """Return the paths of the differences from the beginning."""
+        return [path for beginning in self._beginnings for path in beginning.changes()]
 
-    def changed(self, changes: Iterable[Change]) -> tuple[dict[ObjectPath, Any], list[ObjectPath]]:
+    def changed(
+        self, changes: Iterable[ObjectPath]
+    ) -> tuple[dict[ObjectPath, Any], list[ObjectPath]]:
         """Return the plain values that have changed, and the paths of other changes.
 
         A change inside plain data counts as a change of the whole (`_plain_path`).
@@ -275,7 +277,7 @@ class ExtraState:
         }
         values: dict[ObjectPath, Any] = {}
         others: dict[ObjectPath, None] = {}
-        for path, _, _ in changes:
+        for path in changes:
             way = [*along(self.roots, path)]
             if any(part in values or part in others for part, _ in way[1:]):
                 continue  # another change in the same value
@@ -301,11 +303,13 @@ class ExtraState:
             if isinstance(value, types.FunctionType) and part != path:
                 found = None  # to save a function does not save what it holds
             elif found is None and value is not ABSENT and self.is_plain(value):
-                is_put = any(may_be_put(known.places(), part) for known in self._beginnings)
+                is_put = any(may_be_put(known.places, part) for known in self._beginnings)
                 found = part if is_put else None
         return found
 
-    def save_changed(self, changes: Iterable[Change], has_limit: bool = True) -> list[ObjectPath]:
+    def save_changed(
+        self, changes: Iterable[ObjectPath], has_limit: bool = True
+    ) -> list[ObjectPath]:
         """Make later checkpoints save the values that have changed.
 
         has_limit: whether to leave out values of more than `MOST_BYTES`, except tensors of layers,

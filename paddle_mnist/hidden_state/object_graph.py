@@ -8,7 +8,6 @@ or of this package. Of Paddle's objects, they only enter layers, optimizers, sch
 those that belong to data.
 """
 
-import collections
 import dataclasses
 import dis
 import enum
@@ -24,7 +23,13 @@ import paddle
 from paddle import nn
 from paddle.optimizer.lr import LRScheduler
 
-from paddle_mnist.hidden_state.plain_data import ABSENT, attributes_of, is_leaf, slots_of
+from paddle_mnist.hidden_state.plain_data import (
+    ABSENT,
+    SEQUENCES,
+    attributes_of,
+    is_leaf,
+    slots_of,
+)
 from paddle_mnist.system.arrays import is_tensor
 
 # An edge from one value to another: its kind, and a name or number. The kinds are "attribute",
@@ -41,9 +46,8 @@ MOST_MODULES = 3  # between the code and a value, as in `package.module.value`
 WITH_INTERNALS = (nn.Layer, LRScheduler, paddle.optimizer.Optimizer)
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
-_SEQUENCES = (list, tuple, collections.deque)
 # What Python's own objects with code consist of.
-_PARTS: dict[type, tuple[str, ...]] = {
+PARTS: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__self__", "__func__"),
     functools.partial: ("func", "args", "keywords"),
     staticmethod: ("__func__",),
@@ -101,10 +105,9 @@ def links(value: Any) -> Iterator[Link]:
         return
     if isinstance(value, dict):  # not by its own `items`, which may change it
         yield from ((("item", key), item) for key, item in list(dict.items(value)))
-    elif isinstance(value, np.ndarray):  # of objects
-        yield from ((("item", number), item) for number, item in enumerate(value.flat))
-    elif isinstance(value, _SEQUENCES):
-        yield from ((("item", number), item) for number, item in enumerate(list(value)))
+    elif isinstance(value, (np.ndarray, *SEQUENCES)):
+        items = value.flat if isinstance(value, np.ndarray) else value
+        yield from ((("item", number), item) for number, item in enumerate(list(items)))
     elif isinstance(value, nn.Layer):
         for part in LAYER_PARTS:
             yield from _attributes(vars(value)[part])
@@ -112,9 +115,9 @@ def links(value: Any) -> Iterator[Link]:
             hooks = list(getattr(value, name).values())
             yield from ((("hook", (name, number)), hook) for number, hook in enumerate(hooks))
     else:
-        parts = (names for kind, names in _PARTS.items() if isinstance(value, kind))
-        for name in next(parts, ()):
-            yield ("part", name), getattr(value, name)
+        for kind, names in PARTS.items():
+            if isinstance(value, kind):
+                yield from ((("part", name), getattr(value, name)) for name in names)
     yield from own_links(value)
     if isinstance(value, type):
         if is_users(value.__module__):
@@ -197,11 +200,6 @@ def _names_in(code: types.CodeType, *operations: str) -> tuple[str, ...]:
         if isinstance(constant, types.CodeType):
             names += _names_in(constant, *operations)
     return tuple(dict.fromkeys(names))
-
-
-def can_be_replaced(edge: Edge) -> bool:
-    """Return whether `assign` can replace the value to which an edge leads."""
-    return edge[0] not in ("hook", "part")
 
 
 def is_registered(value: Any, edge: Edge) -> bool:

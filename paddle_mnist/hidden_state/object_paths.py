@@ -5,18 +5,14 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
-import paddle
-
 from paddle_mnist.hidden_state import object_graph
 from paddle_mnist.hidden_state.object_graph import ObjectPath, child, describe_path
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     ATOMS,
-    BUFFERS,
     CONTAINERS,
     DEFINED,
-    GENERATORS,
+    LEAVES,
     MOST_ITEMS,
     SCALARS,
     SETS,
@@ -30,7 +26,7 @@ from paddle_mnist.hidden_state.plain_data import (
 )
 from paddle_mnist.system.arrays import is_tensor
 
-DATA = (*SCALARS, *DEFINED, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
+DATA = (*LEAVES, *DEFINED)
 MODE = ("attribute", "training")
 MOST_EDGES = 60  # on the path to a value
 
@@ -135,9 +131,9 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
     global of a function, because that could change what the program does.
     """
     parent = places.get(path[:-1])
-    if len(path) < 2 or parent is None or not object_graph.can_be_replaced(path[-1]):
-        return False
     kind, key = path[-1]
+    if len(path) < 2 or parent is None or kind in ("hook", "part"):
+        return False
     if path in places:
         place = places[path]
         # A function under its own name is a definition, and no value of a variable.

@@ -4,7 +4,6 @@ import array
 import collections
 import enum
 import json
-import random
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, Optional
 
 import numpy as np
 import paddle
+from numpy.lib.format import descr_to_dtype
 
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.plain_data import (
@@ -21,10 +21,8 @@ from paddle_mnist.hidden_state.plain_data import (
     GENERATORS,
     KINDS_OF_DICT,
     SETS,
-    as_bytes,
     attributes_of,
     bits_of,
-    dtype_of,
     generator_state,
     is_mutable,
     is_namedtuple,
@@ -89,20 +87,19 @@ class _Packer:
         self.ids = {id(parameter): name for name, parameter in parameters.items()}
         self.arrays: list[np.ndarray] = []
         self.numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
-        # The containers and objects so far, in order, and their numbers by `id`.
-        self.containers: list[Any] = []
-        self.places: dict[int, int] = {}
+        # The containers and objects so far, each with its number, by `id`.
+        self.containers: dict[int, tuple[int, Any]] = {}
         self.is_later = False
 
     def node(self, value: Any) -> Any:
+        if type(value) is str and value in self.generated:
+            return {"parameter": self.generated[value]}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
         if isinstance(value, enum.Enum):
             return self.later("enum", [name_of(type(value)), value.name])
         if isinstance(value, types.FunctionType):
             return self.later("function", name_of(value))
-        if isinstance(value, str) and value in self.generated:
-            return {"parameter": self.generated[value]}
-        if value is None or type(value) in (bool, int, float, str):
-            return value
         if is_tensor(value):
             return {"tensor": [self.shared(value), bool(value.stop_gradient)]}
         if type(value) is np.ndarray and is_saved_dtype(value.dtype):
@@ -114,10 +111,9 @@ class _Packer:
         if isinstance(value, bytes):
             return {"bytes": value.hex()}
         if is_mutable(value):
-            if id(value) in self.places:
-                return self.later("same", self.places[id(value)])
-            self.places[id(value)] = len(self.containers)
-            self.containers.append(value)
+            if id(value) in self.containers:
+                return self.later("same", self.containers[id(value)][0])
+            self.containers[id(value)] = len(self.containers), value
         if isinstance(value, np.ma.MaskedArray):
             numbers = [self.number(value.data), self.number(mask_of(value))]
             return self.later("masked", numbers)
@@ -126,7 +122,7 @@ class _Packer:
             number = self.number(content)
             return self.later("structured", [spelled_dtype(value.dtype), value.shape, number])
         if isinstance(value, BUFFERS):
-            content = np.frombuffer(as_bytes(value), np.uint8)
+            content = np.frombuffer(memoryview(value).tobytes(), np.uint8)
             return {"buffer": [typecode(value), self.number(content)]}
         if isinstance(value, GENERATORS):
             state = self.node(generator_state(value))
@@ -254,8 +250,9 @@ class _Unpacker:
         if kind == "generator":
             return _generator(item[0], self.value(item[1]), item[2])
         if kind == "structured":
-            content, dtype = self.packed[str(item[2])].tobytes(), dtype_of(item[0])
-            if dtype is None:
+            content = self.packed[str(item[2])].tobytes()
+            dtype = descr_to_dtype(item[0])  # type: ignore[no-untyped-call]
+            if dtype.hasobject:
                 raise TypeError(f"{item[0]!r:.60} is no dtype of numbers")
             return np.ndarray(item[1], dtype, bytearray(content))
         if kind == "masked":
@@ -294,13 +291,12 @@ def _namedtuple(module: str, name: str) -> type:
 
 def _generator(kind: str, state: Any, bits: str) -> Any:
     """Return a new generator with a state. Raises KeyError for an unknown kind."""
-    generator: Any
+    makers: dict[str, Any] = {maker.__name__: maker for maker in GENERATORS}
     if kind == "Generator":
         known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-        makers = {name: getattr(np.random, name) for name in known}
-        generator = np.random.Generator(makers[bits]())
+        sources = {name: getattr(np.random, name) for name in known}
+        generator = makers[kind](sources[bits]())
     else:
-        makers = {"RandomState": np.random.RandomState, "Random": random.Random}
-        generator = {**makers, "SeedSequence": np.random.SeedSequence}[kind]()
+        generator = makers[kind]()
     set_generator_state(generator, state)
     return generator

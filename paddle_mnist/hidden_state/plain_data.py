@@ -23,7 +23,7 @@ from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 # The types of most values: they hold no others, and the same object is the same value.
-ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
+ATOMS = frozenset(SCALARS) - {np.generic}
 GENERATORS = (
     random.Random,
     np.random.RandomState,
@@ -32,14 +32,14 @@ GENERATORS = (
 )
 SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
-LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray)
+LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray, paddle.Tensor)
 DEFINED = (enum.Enum, types.FunctionType)  # values that the program defines
-CONTAINERS = (dict, list, tuple, collections.deque)
+SEQUENCES = (list, tuple, collections.deque)
+CONTAINERS = (dict, *SEQUENCES)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 SEEDS = "seed_sequence"  # of a NumPy generator, in its state
-_COMPOUND = (*GENERATORS, *BUFFERS, np.ma.MaskedArray)
 MAX_DEPTH = 8  # of containers in containers
 
 
@@ -55,9 +55,7 @@ ABSENT = _Absent()
 
 def is_leaf(value: Any) -> bool:
     """Return whether a value is data that does not hold other values."""
-    if isinstance(value, np.ndarray):
-        return not is_of_objects(value)
-    return isinstance(value, LEAVES) or is_tensor(value)
+    return isinstance(value, LEAVES) and not is_of_objects(value)
 
 
 def is_of_objects(value: Any) -> bool:
@@ -75,25 +73,24 @@ def is_plain(
     known: Collection[int] = (),
     held: Mapping[str, Any] = {},
     depth: int = MAX_DEPTH,
-    most_items: Optional[int] = MOST_ITEMS,
+    most_items: float = MOST_ITEMS,
 ) -> bool:
     """Return whether a value is plain data.
 
     known: the `id` of tensors and objects that do not count, such as the parameters of a model.
-    held: the classes and functions that count. most_items: the limit on the items of a container;
-    None for no limit.
+    held: the classes and functions that count. most_items: the limit on the items of a container.
     """
     kind = type(value)
+    if kind in ATOMS or kind in (*GENERATORS, *BUFFERS):
+        return True
     if isinstance(value, np.generic):
         return is_saved_dtype(value.dtype)
     if kind is np.ma.MaskedArray:
         return is_saved_dtype(value.dtype) and value._fill_value is None and not value.hardmask
     if kind is np.ndarray and not value.dtype.hasobject:
-        return bool(dtype_of(spelled_dtype(value.dtype)) == value.dtype)
+        return spelled_dtype(value.dtype) is not None
     if is_tensor(value):
         return id(value) not in known and value.is_dense() and value._is_initialized()
-    if kind in (*SCALARS, *GENERATORS, *BUFFERS):
-        return True
     if isinstance(value, enum.Enum):
         return held.get(name_of(kind)) is kind and value.name in kind.__members__
     if kind is types.FunctionType:
@@ -106,7 +103,7 @@ def is_plain(
         items = list(value)  # of a dict its keys
     else:
         return False
-    if not depth or len(items) > (most_items or len(items)):
+    if not depth or len(items) > most_items:
         return False
     if isinstance(value, (dict, *SETS)):
         if getattr(value, "default_factory", None) not in FACTORIES:
@@ -152,33 +149,48 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def spelled_dtype(dtype: np.dtype) -> Any:
-    """Return a dtype as text, or as a list of fields for that of a structured array."""
-    return [[*field] for field in dtype.descr] if dtype.names else dtype.str
+    """Return a dtype as text, or as a list of fields for that of a structured array.
 
-
-def dtype_of(spelled: Any) -> Optional[np.dtype]:
-    """Return the dtype that `spelled_dtype` has spelled; None if it is none of plain numbers."""
-    fields = [tuple(field) for field in spelled] if isinstance(spelled, list) else spelled
+    None for one with padding, whose bits may be anything.
+    """
     try:
-        dtype = np.dtype(fields)
-    except (TypeError, ValueError):  # of fields in fields
+        spelled: Any = dtype.descr if dtype.names else dtype.str
+    except ValueError:  # of fields that overlap, or are in another order
         return None
-    return None if dtype.hasobject else dtype
+    return spelled if np.dtype(spelled) == dtype else None
+
+
+def parts_of(value: Any) -> Optional[list[Any]]:
+    """Return the plain data of which a value consists; None if it is not made of such parts."""
+    if type(value) in ATOMS:
+        return None
+    if isinstance(value, Mapping):
+        return [part for item in value.items() for part in item]
+    if isinstance(value, SEQUENCES):
+        return [*value]
+    if isinstance(value, GENERATORS):
+        return [generator_state(value)]
+    if isinstance(value, BUFFERS):
+        return [typecode(value), memoryview(value).tobytes()]
+    if isinstance(value, np.ma.MaskedArray):
+        return [value.data, mask_of(value)]
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return [value.shape, value.ravel().tolist()]
+    return None
 
 
 def nbytes(value: Any) -> int:
     """Return the bytes of the arrays, tensors, buffers and strings in plain data."""
-    if isinstance(value, Mapping):
-        return sum(map(nbytes, value.values()))
-    if isinstance(value, (list, tuple, collections.deque)):
-        return sum(map(nbytes, value))
-    if is_of_objects(value):
-        return sum(map(nbytes, value.ravel().tolist()))
     if is_tensor(value):
         return int(value.size) * int(value.element_size())
     if isinstance(value, BUFFERS):
         return memoryview(value).nbytes
-    return value.nbytes if isinstance(value, (np.ndarray, np.generic)) else sys.getsizeof(value)
+    if isinstance(value, (*SCALARS, *GENERATORS, *SETS, *DEFINED)):
+        return sys.getsizeof(value)
+    if isinstance(value, np.ndarray) and not is_of_objects(value):
+        return value.nbytes
+    parts = parts_of(value)
+    return sum(map(nbytes, attributes_of(value).values() if parts is None else parts))
 
 
 def is_namedtuple(kind: Any) -> bool:
@@ -189,32 +201,36 @@ def is_namedtuple(kind: Any) -> bool:
 
 
 def can_replace(current: Any, new: Any) -> bool:
-    """Return whether `replace_in_place` can replace the contents of an object.
+    """Return whether `replace_in_place` can replace the contents of an object."""
+    is_fixed = isinstance(current, np.ndarray) and not current.flags.writeable
+    return is_mutable(current) and not is_fixed and _form(current) == _form(new)
+
+
+def _form(value: Any) -> tuple[Any, ...]:
+    """Return what an object keeps when its contents are replaced.
 
     The kinds of dict may differ, and one tensor may be a parameter.
     """
-    if isinstance(current, dict) and isinstance(new, dict):
-        return True
-    if is_tensor(current) and is_tensor(new):
-        return _fits(current, new)
-    if type(current) is not type(new) or not is_mutable(current):
-        return False
-    if isinstance(current, np.ndarray):
-        return _fits(current, new) and current.flags.writeable
-    if isinstance(current, GENERATORS):
-        return bits_of(current) == bits_of(new)
-    if isinstance(current, collections.deque):
-        return bool(current.maxlen == new.maxlen)
-    return typecode(current) == typecode(new)
+    if isinstance(value, dict):
+        return (dict,)
+    if is_tensor(value):
+        return paddle.Tensor, value.shape, value.dtype
+    if isinstance(value, np.ndarray):
+        return type(value), value.shape, value.dtype
+    if isinstance(value, collections.deque):
+        return type(value), value.maxlen
+    if isinstance(value, (*BUFFERS, *GENERATORS)):
+        return type(value), typecode(value), bits_of(value)
+    return (type(value),)
 
 
-def replace_in_place(current: Any, new: Any) -> bool:
-    """Replace the contents of an object with those of another; return whether that was possible.
+def replace_in_place(current: Any, new: Any) -> None:
+    """Replace the contents of an object with those of another, if `can_replace`.
 
     Other references to the object then see the new contents, too.
     """
     if current is new or not can_replace(current, new):
-        return current is new
+        return
     if is_tensor(current):
         current.set_value(new)
         current.stop_gradient = new.stop_gradient
@@ -224,14 +240,16 @@ def replace_in_place(current: Any, new: Any) -> bool:
         set_generator_state(current, generator_state(new))
     elif isinstance(current, (list, *BUFFERS)):
         current[:] = new
-    elif isinstance(current, (dict, set, collections.deque)):
+    elif isinstance(current, (dict, set)):
         current.clear()
-        current.extend(new) if isinstance(current, collections.deque) else current.update(new)
+        current.update(new)
+    elif isinstance(current, collections.deque):
+        current.clear()
+        current.extend(new)
     else:  # an object
         for name in {*attributes_of(current)} - {*attributes_of(new)}:
             object.__delattr__(current, name)
         set_attributes(current, attributes_of(new))
-    return True
 
 
 def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
@@ -290,60 +308,33 @@ def is_mutable(value: Any) -> bool:
     return not isinstance(value, (*SCALARS, *DEFINED, tuple, frozenset))
 
 
-def _fits(current: Any, new: Any) -> bool:
-    return list(current.shape) == list(new.shape) and current.dtype == new.dtype
-
-
 def equal(value: Any, other: Any) -> bool:
     """Return whether two values of plain data are equal: arrays bit for bit, and NaN to NaN."""
     if type(value) is not type(other):
         return False
-    if isinstance(value, _COMPOUND) or _has_objects(value):
-        return equal(_taken_apart(value), _taken_apart(other))
+    parts, others = parts_of(value), parts_of(other)
+    if parts is not None and others is not None:
+        return len(parts) == len(others) and all(map(equal, parts, others))
     if isinstance(value, np.ndarray) or is_tensor(value):
         first, second = as_array(value), as_array(other)
         is_alike = first.shape == second.shape and first.dtype == second.dtype
         return is_alike and np.array_equal(_as_bits(first), _as_bits(second))
-    if isinstance(value, dict):
-        return list(value) == list(other) and all(equal(value[key], other[key]) for key in value)
-    if isinstance(value, (list, tuple, collections.deque)):
-        return len(value) == len(other) and all(map(equal, value, other))
     return bool(value == other) or (value != value and other != other)  # NaN
-
-
-def _has_objects(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and bool(value.dtype.hasobject)
-
-
-def _taken_apart(value: Any) -> Any:
-    """Return what a value of one of the types `_COMPOUND`, or an array of objects, consists of."""
-    if isinstance(value, GENERATORS):
-        return generator_state(value)
-    if isinstance(value, BUFFERS):
-        return [typecode(value), as_bytes(value)]
-    if isinstance(value, np.ma.MaskedArray):
-        return [value.data, mask_of(value)]
-    return [value.shape, value.ravel().tolist()]
 
 
 def add_to_digest(digest: Any, value: Any) -> None:
     """Add the bits of plain data to a digest."""
     digest.update(type(value).__name__.encode())
+    parts = parts_of(value)
     if isinstance(value, np.ma.MaskedArray):
-        value = [value.filled(0), mask_of(value)]  # what is masked may be uninitialized
-    elif isinstance(value, _COMPOUND) or _has_objects(value):
-        value = _taken_apart(value)
-    if isinstance(value, np.ndarray) or is_tensor(value):
+        parts = [value.filled(0), mask_of(value)]  # what is masked may be uninitialized
+    if parts is not None:
+        for part in parts:
+            add_to_digest(digest, part)
+    elif isinstance(value, np.ndarray) or is_tensor(value):
         values = as_array(value)
         digest.update(f"{values.dtype} {values.shape}".encode())
         digest.update(_as_bits(values))
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            add_to_digest(digest, key)
-            add_to_digest(digest, item)
-    elif isinstance(value, (list, tuple, collections.deque)):
-        for item in value:
-            add_to_digest(digest, item)
     elif isinstance(value, SETS):
         digest.update(repr(sorted(value, key=repr)).encode())
     elif isinstance(value, types.FunctionType):
@@ -370,10 +361,6 @@ def mask_of(array: Any) -> np.ndarray:
 def typecode(buffer: Any) -> str:
     """Return the type code of an `array.array`; "" for others."""
     return getattr(buffer, "typecode", "")
-
-
-def as_bytes(buffer: Any) -> bytes:
-    return buffer.tobytes() if isinstance(buffer, array.array) else bytes(buffer)
 
 
 def _as_bits(values: np.ndarray) -> np.ndarray:

@@ -24,8 +24,9 @@ import collections
 import operator
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import paddle
@@ -63,14 +64,6 @@ DATA_ITEMS, DATA_BYTES = 1_000, 2**20
 ARRAYS = (np.ndarray, paddle.Tensor, *BUFFERS)
 
 
-class Change(NamedTuple):
-    """A value that differs from the snapshot. before, now: both values, as text."""
-
-    path: ObjectPath
-    before: str
-    now: str
-
-
 # ------------------------------------------------------------------ what is kept of a value
 
 
@@ -96,9 +89,6 @@ class _Unexamined:
     def restore(self) -> None:
         """Give the value its former contents, as far as they are kept."""
 
-    def __str__(self) -> str:
-        return _show(self.value)
-
 
 class _Alias(_Unexamined):
     def differs(self, now: Any) -> bool:
@@ -121,14 +111,10 @@ class _Copy(_Unexamined):
         super().__init__(place)
         value = place.value
         self.copy: Any
-        if type(value) in ATOMS:
-            self.copy = value
-        elif isinstance(value, BUFFERS):
-            self.copy = value[:]
-        elif type(value) is np.ndarray or is_tensor(value):
+        if is_tensor(value):
             self.copy = copied_array(value)
         else:
-            self.copy = value.copy() if isinstance(value, np.ndarray) else _data(value)
+            self.copy = deepcopy(value) if isinstance(value, ARRAYS) else _data(value)
 
     def _differs(self, now: Any) -> bool:
         return not _has_bytes(now) or not equal(_data(now), self.copy)
@@ -139,9 +125,6 @@ class _Copy(_Unexamined):
             set_generator_state(value, copy)
         elif isinstance(value, (set, *ARRAYS)) and self._differs(value):
             replace_in_place(value, paddle.to_tensor(copy) if is_tensor(value) else copy)
-
-    def __str__(self) -> str:
-        return _show(self.value, self.copy)
 
 
 class _Contents(_Unexamined):
@@ -154,14 +137,14 @@ class _Contents(_Unexamined):
         super().__init__(place)
         value, self.snapshot = place.value, snapshot
         self.attributes = dict(object_graph.own_links(value))
-        containers = (
-            [value] if isinstance(value, (dict, list, collections.deque, np.ndarray)) else []
-        )
-        if isinstance(value, nn.Layer):
+        containers = []
+        if isinstance(value, (dict, list, collections.deque, np.ndarray)):
+            containers = [value]
+        elif isinstance(value, nn.Layer):
             # Together, since assigning a tensor moves an attribute from one of them to another.
             names = (*object_graph.LAYER_PARTS, "_non_persistable_buffer_names_set")
             containers = [vars(value), *(vars(value)[name] for name in names)]
-        self.containers = [(container, _copied_container(container)) for container in containers]
+        self.containers = [(container, _shallow_copy(container)) for container in containers]
 
     def _differs(self, now: Any) -> bool:
         before = self.value
@@ -196,10 +179,10 @@ class _Contents(_Unexamined):
                 container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
 
-def _copied_container(container: Any) -> Any:
+def _shallow_copy(container: Any) -> Any:
     if isinstance(container, dict):
         return dict(container)
-    return container.copy() if isinstance(container, (set, np.ndarray)) else list(container)
+    return container.copy() if isinstance(container, np.ndarray) else list(container)
 
 
 def _items(container: Any) -> list[Any]:
@@ -216,6 +199,8 @@ def _has_bytes(value: Any) -> bool:
 
 def _data(value: Any) -> Any:
     """Return a comparable value for data or an iterator."""
+    if type(value) in ATOMS:
+        return value
     if is_tensor(value):
         return as_array(value)
     if isinstance(value, GENERATORS):
@@ -241,20 +226,6 @@ def _position(iterator: Any) -> tuple[Any, ...]:
     return operator.length_hint(iterator, -1), repr(iterator)
 
 
-def _show(value: Any, copy: Any = ABSENT) -> str:
-    """Return a value as text for messages. copy: its former contents, if it is an array or set."""
-    name = type(value).__name__
-    if (isinstance(value, np.ndarray) and not value.dtype.hasobject) or is_tensor(value):
-        if not is_plain(value) or value.size > 6:
-            return f"a {name} {list(value.shape)}"
-        return repr((as_array(value) if copy is ABSENT else copy).tolist())
-    if isinstance(value, SCALARS):
-        return f"{value!r:.60}"
-    is_sized = isinstance(value, (*CONTAINERS, *SETS, *BUFFERS))
-    size = len(value if copy is ABSENT or not isinstance(copy, set) else copy) if is_sized else 0
-    return f"a {name} of {size}" if is_sized else f"a {name}"
-
-
 # ------------------------------------------------------------------ the snapshot
 
 
@@ -269,19 +240,20 @@ class Snapshot:
     keeps_digests: keep the SHA-256 of large arrays instead of copies, and leave out values that
         Paddle itself manages; then nothing can be restored.
     skipped: (attribute) the names of objects that exceed the limits.
+    places: (attribute) the values by path, including aliases.
     """
 
     roots: Mapping[str, Any]
     known: Collection[int] = frozenset()
     most_items: int = MOST_ITEMS
-    most_bytes: int = field(default_factory=lambda: MOST_BYTES)
+    most_bytes: int = MOST_BYTES
     is_state: Callable[[Place], bool] = lambda place: False
     keeps_digests: bool = False
     skipped: list[str] = field(default_factory=list, init=False)
+    places: dict[ObjectPath, Place] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._room = self.most_bytes
-        self._places: dict[ObjectPath, Place] = {}
         self._kept: dict[ObjectPath, _Unexamined] = {}  # keeps values alive: each `id` is unique
         self._ids: set[int] = set()
         self.extend()
@@ -293,7 +265,7 @@ class Snapshot:
                 continue
             if not place.is_alias:
                 self._ids.add(id(place.value))
-            self._places[place.path] = place
+            self.places[place.path] = place
             self._kept[place.path] = self._keep(place)
 
     def _walk(self, skipped: list[str]) -> Iterator[Place]:
@@ -321,17 +293,16 @@ class Snapshot:
 
     def iterators(self) -> list[str]:
         """Return the paths of iterators, whose position cannot be read."""
-        found = [place for place in self._places.values() if not place.is_alias]
-        return [describe_path(place.path) for place in found if is_iterator(place.value)]
+        return [
+            describe_path(path)
+            for path, value, _, is_alias in self.places.values()
+            if is_iterator(value) and not is_alias
+        ]
 
-    def places(self) -> dict[ObjectPath, Place]:
-        """Return the values in the snapshot by path, including aliases."""
-        return self._places
-
-    def changes(self) -> list[Change]:
-        """Return the values that have changed, except internal ones; only the topmost paths."""
+    def changes(self) -> list[ObjectPath]:
+        """Return the topmost paths of the values that have changed, except internal ones."""
         current = {place.path: place for place in self._walk([]) if not place.is_internal}
-        changed: dict[ObjectPath, Change] = {}
+        changed: dict[ObjectPath, None] = {}
 
         def is_below_another(path: ObjectPath) -> bool:  # which was found before it
             return any(path[:length] in changed for length in range(1, len(path)))
@@ -346,11 +317,11 @@ class Snapshot:
                 continue
             is_elsewhere = place is not None and place.is_alias and now is not kept.value
             if (is_elsewhere or kept.differs(now)) and not is_below_another(path):
-                changed[path] = Change(path, str(kept), _show(now))
-        for path, place in current.items():
+                changed[path] = None
+        for path in current:  # the new ones
             if not is_below_another(path):
-                changed[path] = Change(path, "nothing", _show(place.value))
-        return list(changed.values())
+                changed[path] = None
+        return list(changed)
 
     def restore(self, internals: bool = True) -> None:
         """Restore all values, and remove the gradients of parameters.

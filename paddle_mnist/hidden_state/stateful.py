@@ -1,5 +1,6 @@
 """Read and set the state of objects that have a state_dict."""
 
+import math
 from typing import Any
 
 from paddle import nn
@@ -31,7 +32,7 @@ def state_of(part: Any, name: str) -> Any:
 
 def require_plain(value: Any, what: str) -> Any:
     """Return a value. Raises ConfigError if it is not plain data. what: the value, for errors."""
-    if not is_plain(value, most_items=None):
+    if not is_plain(value, most_items=math.inf):
         raise ConfigError(
             f"{what} is a {type(value).__name__} that cannot be saved; expected numbers, strings, "
             "arrays, tensors, and lists, dicts and sets of them"

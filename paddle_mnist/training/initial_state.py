@@ -8,8 +8,9 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.object_graph import ObjectPath
 from paddle_mnist.hidden_state.plain_data import copied
-from paddle_mnist.hidden_state.snapshot import Change, Snapshot, data_snapshot
+from paddle_mnist.hidden_state.snapshot import Snapshot, data_snapshot
 from paddle_mnist.hidden_state.stateful import set_state, state_of
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.state_dict import load_weights
@@ -34,9 +35,9 @@ class InitialState:
         self._average = {} if average is NO_AVERAGE else _copies(average.weights(model))
         self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
 
-    def changes(self) -> list[Change]:
-        """Return the values that have changed, except the weights and the state of parts."""
-        return [change for snapshot in self.snapshots for change in snapshot.changes()]
+    def changes(self) -> list[ObjectPath]:
+        """Return the paths of what has changed, except the weights and the state of parts."""
+        return [path for snapshot in self.snapshots for path in snapshot.changes()]
 
     def restore(self) -> None:
         """Restore all values, and remove the gradients of all parameters."""

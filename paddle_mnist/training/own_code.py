@@ -10,13 +10,11 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.hidden_state.object_graph import is_users, links
+from paddle_mnist.hidden_state.object_graph import PARTS, is_users, links
 from paddle_mnist.options import plain
 
 # The types of values that lead from code to other code. Not objects: training changes them.
-_CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial, tuple)
-_CODE += (staticmethod, classmethod, property, functools.cached_property)
-_CODE += (functools._lru_cache_wrapper,)
+_CODE = (types.FunctionType, type, tuple, *PARTS)
 # Strings that differ in each process, and so are not settings: paths, dates, identifiers, and the
 # names that Paddle generates. Numbers above LARGEST are times and addresses.
 _GENERATED = re.compile(r"[/\\]|\d{6}|\d{4}-\d\d|[0-9a-f]{12}|_\d+\.[a-z]+_\d")

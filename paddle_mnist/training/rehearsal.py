@@ -35,8 +35,8 @@ from paddle_mnist.hidden_state.extra_state import MOST_BYTES
 from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, identity
 from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
-from paddle_mnist.hidden_state.plain_data import nbytes
-from paddle_mnist.hidden_state.snapshot import Change, data_snapshot
+from paddle_mnist.hidden_state.plain_data import ABSENT, nbytes
+from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.system.arrays import is_tensor
 from paddle_mnist.system.files import writing
 from paddle_mnist.training.callbacks import Training, rehearsing
@@ -165,14 +165,13 @@ class _Rehearsal:
             gradient = value.grad if is_parameter and id(value) not in cleared else None
             if gradient is not None and not gradient.is_selected_rows() and gradient.any():
                 name = f"{GRADIENT} {describe_path(place.path)}"
-                self.lost.setdefault(name, f"{name} from nothing to a gradient that is not 0")
+                self.lost.setdefault(name, name)
 
-    def _save(self, changes: Sequence[Change], has_limit: bool = False) -> None:
-        texts = {
-            path: f"{describe_path(path)} from {before} to {now}" for path, before, now in changes
-        }
+    def _save(self, changes: Sequence[ObjectPath], has_limit: bool = False) -> None:
         for path in self.extra.save_changed(changes, has_limit):
-            self.lost.setdefault(identity(path), texts.get(path, describe_path(path)))
+            value = find(self.extra.roots, path)
+            kind = "" if value is ABSENT else f" ({type(value).__name__})"
+            self.lost.setdefault(identity(path), describe_path(path) + kind)
 
     def _leave_out(self, path: ObjectPath, text: str) -> None:
         """Leave a value out of all checkpoints. text: its description."""
@@ -266,7 +265,7 @@ class _Rehearsal:
             self.initial.restore()
             load_training(self.training, trip.checkpoint, left_out=left_out)
             if self.lost:  # some of it may have come back with the state of a part
-                loaded = {identity(change.path) for change in self.initial.changes()}
+                loaded = {*map(identity, self.initial.changes())}
                 self.lost = {name: t for name, t in self.lost.items() if name not in loaded}
             return train_trial(self.training, trip.start, trip.count)
         except StoppedError:
@@ -338,8 +337,8 @@ class _Rehearsal:
                 )
         if self.lost:
             extra.logged |= {*self.lost}
-            texts = [text.partition(" from ")[0] for text in self.lost.values()]
-            log.info("not saved, since the first steps do not depend on it: %s", listed(texts))
+            names = listed(list(self.lost.values()))
+            log.info("not saved, since the first steps do not depend on it: %s", names)
 
 
 class _Files(UserDict[str, Any]):

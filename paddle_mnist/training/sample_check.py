@@ -58,17 +58,17 @@ def _what_differs(loader: Loader, data: Mapping[str, Any], what: str) -> tuple[s
     # A cache may hold samples with the random numbers of an epoch.
     if is_same and loader.is_indexed:
         cached = loader.first_batch(1)
-        kept = listed([describe_path(change.path) for change in untouched.changes()])
+        kept = listed([describe_path(path) for path in untouched.changes()])
         untouched.restore()
         if not _is_same_batch(cached, loader.first_batch(1)):
             return f"{what} differs in the next epoch if it was read before: {kept} keeps it", True
     changes = before.changes()
-    drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
+    drawn = [path for path in changes if isinstance(find(data, path), GENERATORS)]
     if is_same and not drawn:
         return "", False
     # A value that only the first reading changes may have reached a limit, as a full queue does.
     named = drawn or changes or untouched.changes()
-    names = listed([describe_path(change.path) for change in named] or before.iterators())
+    names = listed([describe_path(path) for path in named] or before.iterators())
     change = "draws new numbers" if drawn else "changes"
     changed = f": {names} {change} with each reading" if names else ""
     return f"{what} differs when it is read again{changed}", bool(drawn)

@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.statefile import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.extra_state import ExtraState
 from paddle_mnist.hidden_state.packing import STRUCTURE, pack, unpack
-from paddle_mnist.hidden_state.plain_data import copied, digest_of, equal, is_plain
+from paddle_mnist.hidden_state.plain_data import copied, digest_of, equal, is_plain, nbytes
 
 Named = collections.namedtuple("Named", "points reward")
 GENERATORS = [
@@ -31,12 +31,14 @@ GENERATORS = [
 ]
 for generator in GENERATORS:
     generator.random()
+FIELDS = [("mode", "i1"), ("at", [("x", "f4"), ("y", "f4", 2)])]
 LEAVES = [
     *(None, True, 3, 2**70, -0.0, float("nan"), 1 + 2j, "text", b"bytes"),
     *(np.float32(0.1), np.float64(-0.0), np.int8(-3), np.bool_(True), np.float16(2)),
     *(np.arange(6.0).reshape(2, 3), np.array(7), np.zeros((0, 3), "int64"), np.array([1 + 2j])),
     *(np.array([np.nan, -0.0], dtype) for dtype in ("float32", "longdouble", ">f4")),
     *(paddle.to_tensor([1.0, 2.5]).astype(dtype) for dtype in ("float32", "int64", "bfloat16")),
+    np.zeros(2, FIELDS),
     *(bytearray(b"ab"), array.array("f", [0.5]), array.array("q", [-3]), array.array("u", "text")),
     *GENERATORS,
 ]
@@ -68,11 +70,14 @@ def test_plain_data_that_are_saved_come_back_bit_for_bit():
 
 def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     local = collections.namedtuple("Local", "points")
+    swapped = np.dtype({"names": ["a", "b"], "formats": ["f4", "f4"], "offsets": [4, 0]})
+    padded = np.dtype(FIELDS, align=True)
     mapped = np.memmap(tmp_path / "file", "int8", "w+", shape=3)
     factory = collections.defaultdict(lambda: 1)
-    assert not any(
-        map(is_plain, (local(1), mapped, factory, np.array([object()]), [[[[[[[[[1]]]]]]]]]))
-    )
+    objects = np.array([object()])
+    others = [local(1), mapped, factory, objects, [[[[[[[[[1]]]]]]]]]]
+    others += [np.zeros(2, dtype) for dtype in (swapped, padded)]
+    assert not any(map(is_plain, others))
     assert not is_plain(np.longdouble(1)) and not is_plain(np.ma.masked_all(2, "longdouble"))
 
 
@@ -83,6 +88,12 @@ def test_padding_of_longdouble_does_not_count():
     other.view(np.uint8)[10:16] = 7
     assert np.array_equal(array, other) and equal(array, other)
     assert digest_of(array) == digest_of(other) != digest_of(array + 1)
+
+
+def test_size_of_plain_data_is_that_of_all_arrays_in_it():
+    array = np.zeros(1000)
+    for value in (array, [{"a": array}], Sample(array), np.array([array, None], object)):
+        assert 8000 <= nbytes(value) < 8200
 
 
 def test_array_in_two_places_comes_back_as_one_array():
