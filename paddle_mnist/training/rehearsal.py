@@ -4,7 +4,8 @@ A list of what a training may hide never ends, so the rehearsal compares results
 
 1. Copy the initial state: the weights, and every value that objects hold. Train one step, and two
    more if it has changed anything besides the weights and the optimizer: some state first changes
-   in the second step, and an odd number shows a switch that two steps turn back.
+   in the second step, and an odd number shows a switch that two steps turn back. Train a fourth
+   step if the third has used and cleared gradients that were left in other nets.
 2. Make a checkpoint in memory. It holds the changed values, as far as they can be saved.
 3. Train as many steps again, end the epoch, and keep the outcome: losses, metrics, digests of the
    weights and of other state. If they are three, two are on new batches, as values such as a
@@ -21,7 +22,7 @@ import logging
 import os
 import tempfile
 from collections import UserDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Optional, cast
@@ -128,6 +129,11 @@ class _Rehearsal:
             train_trial(self.training, 1, 2, ends_epoch=False)
             self._save_changes()
             start = count = 3
+        # One that is added up over three steps is gone after the third, but not after the fourth.
+        if any(self.world.all_gather_objects(self._has_cleared_gradients())):
+            train_trial(self.training, 3, 1, ends_epoch=False)
+            self._save_changes()
+            start = 4
         self._leave_out_what_differs()
         large, checkpoint = self._large_values(), self._checkpoint()
         trip = _Trip(checkpoint, start, count, train_trial(self.training, start, count))
@@ -158,14 +164,23 @@ class _Rehearsal:
         has_limit: whether to leave out new values that are large.
         """
         self._save(self.initial.changes(), has_limit)
+        for name in self._gradients():
+            self.lost.setdefault(name, name)
+
+    def _gradients(self) -> Iterator[str]:
+        """Yield the names of the gradients that steps have left, unless each step clears them."""
         cleared = {id(parameter) for parameter in optimizer_parameters(self.training.optimizer)}
         for place in walk(self.extra.others):
             value = place.value
             is_parameter = is_tensor(value) and hasattr(value, "trainable") and not place.is_alias
             gradient = value.grad if is_parameter and id(value) not in cleared else None
             if gradient is not None and not gradient.is_selected_rows() and gradient.any():
-                name = f"{GRADIENT} {describe_path(place.path)}"
-                self.lost.setdefault(name, name)
+                yield f"{GRADIENT} {describe_path(place.path)}"
+
+    def _has_cleared_gradients(self) -> bool:
+        """Return whether a gradient that a step has left is gone now."""
+        left = {name for name in self.lost if name.startswith(GRADIENT)}
+        return bool(left and left.difference(self._gradients()))
 
     def _save(self, changes: Sequence[ObjectPath], has_limit: bool = False) -> None:
         for path in self.extra.save_changed(changes, has_limit):

@@ -1,5 +1,6 @@
 """Before its first step `fit` refuses state that it cannot save, and parameters nobody trains."""
 
+import functools
 import itertools
 from decimal import Decimal
 from pathlib import Path
@@ -76,6 +77,24 @@ def gradients_left_over():
     return with_step(step)
 
 
+def gradients_added_up(count):
+    """Another net learns once in some steps, from the sum of their gradients."""
+    other, done = nn.Linear(CLASSES, 1), [0]
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            done[0] += 1
+            other(outputs.detach()).square().mean().backward()
+            if done[0] % count == 0:
+                optimizer.step()
+                optimizer.clear_grad()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
+
+    return with_step(step)
+
+
 class CachesNoise(Points):
     """Keeps samples after their random augmentation."""
 
@@ -139,6 +158,10 @@ REFUSED = {
     "cycle of two": (cycle_of_two, ["weights"]),
     "batches that steps change": (batches_that_steps_change, ["repeating the first steps"]),
     "gradients left over": (gradients_left_over, ["gradient of step.other", "clear"]),
+    **{
+        f"gradients of {n} steps": (functools.partial(gradients_added_up, n), ["of step.other"])
+        for n in (2, 3, 4)
+    },
     "cached augmentation": (lambda: {"train": CachesNoise(), "valid": Points()}, ["train.cache"]),
     "state without a state_dict": (
         lambda: {"state": {"teacher": object()}},
