@@ -37,7 +37,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, listed
 from paddle_mnist.hidden_state.object_graph import (
     ObjectPath,
     describe_path,
@@ -69,7 +69,7 @@ from paddle_mnist.hidden_state.plain_data import (
 )
 from paddle_mnist.hidden_state.snapshot import ARRAYS, Snapshot, data_snapshot
 from paddle_mnist.hidden_state.stateful import require_plain, set_state, state_of
-from paddle_mnist.hidden_state.unsaved import ProcessState, is_made_by_paddle, log_unsaved
+from paddle_mnist.hidden_state.unsaved import ProcessState, is_made_by_paddle, is_shown
 from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
 from paddle_mnist.system.arrays import is_tensor
 
@@ -131,9 +131,8 @@ class ExtraState:
         self.optimizer, self.roots = optimizer, dict(roots)
         self.data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
         self.others = {name: root for name, root in roots.items() if name not in DATA_ROOTS}
-        self.named, self.optional = dict(named), dict(optional)
-        self.parts = {**self.named, **self.optional}
-        layers = [model, *(part for part in self.named.values() if isinstance(part, nn.Layer))]
+        self.parts, self._optional = {**named, **optional}, {*optional}
+        layers = [model, *(part for part in named.values() if isinstance(part, nn.Layer))]
         # Keep the tensors alive: Python reuses the `id` of a deleted object.
         self._tensors = [value for layer in layers for value in layer.state_dict().values()]
         self.known = set(map(id, self._tensors))
@@ -330,18 +329,27 @@ class ExtraState:
         return unsaved + [(("root", name),) for name in self._process.changes()]
 
     def log_unsaved(self, paths: Iterable[ObjectPath]) -> None:
-        """Warn once of changes that cannot be saved."""
-        changed, inert = {}, set()
+        """Warn once of changes that cannot be saved; only log those without effect."""
+        acting: list[str] = []
+        inert: list[str] = []
         for path in paths:
             name, value = identity(path), find(self.roots, path)
             if name in self.logged or name in self.left_out or is_made_by_paddle(path, value):
                 continue
             self.logged.add(name)
-            changed[path] = value
             # Samples depend on nothing else in data, since the first ones were read twice.
-            if path[0][1] in DATA_ROOTS and not (callable(value) or self.is_plain(value)):
-                inert.add(path)
-        log_unsaved(changed, inert)
+            is_of_data = path[0][1] in DATA_ROOTS and not (callable(value) or self.is_plain(value))
+            is_inert = is_of_data or is_shown(path, value)
+            (inert if is_inert else acting).append(describe_path(path))
+        if acting:
+            log.warning(
+                "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
+                "other bits; create layers and optimizers before the first step, and change only "
+                "numbers, strings, arrays or tensors after it; or pass state={...} to fit",
+                listed(acting),
+            )
+        if inert:
+            log.info("changed, and not saved: %s", listed(inert))
 
     def is_plain(self, value: Any) -> bool:
         """Return whether a value is plain data that a checkpoint can hold, or ABSENT."""
@@ -414,7 +422,7 @@ class ExtraState:
         state = self.contents()
         values = {describe_path(path): value for path, value in state.values.items()}
         parts = {**state.named, **state.optimizers, **values}
-        return {name: digest_of(part) for name, part in parts.items() if name not in self.optional}
+        return {name: digest_of(part) for name, part in parts.items() if name not in self._optional}
 
     def _packed_path(self, path: ObjectPath) -> list[Any]:
         """Return a path as plain data, with names in place of keys that are parameters."""
@@ -500,8 +508,8 @@ class ExtraState:
 
     def _require_names(self, saved: SavedExtra) -> None:
         """Raise CheckpointError unless a checkpoint has exactly the current objects."""
-        stored = {*saved.named, *saved.optimizers} - {*self.optional}
-        current = {*self.named, *map(describe_path, self.optimizers)}
+        stored = {*saved.named, *saved.optimizers} - self._optional
+        current = {*self.parts, *map(describe_path, self.optimizers)} - self._optional
         stored = {name for name in stored if name in current or not name.startswith("callbacks[")}
         if stored == current:
             return
@@ -541,11 +549,8 @@ class ExtraState:
             if name in saved.named and is_own:
                 set_state(part, saved.named[name], saved.origin)
         self.left_out = {*saved.left}
-        places = {
-            place.path: place
-            for roots, known in ((self.others, self.not_others), (self.data, self.known))
-            for place in walk(roots, known)
-        }
+        beginnings = self._beginnings
+        places = {place.path: place for b in beginnings for place in walk(b.roots, b.known)}
         found = {}
         for path, value in saved.values.items():
             root = path[0][1]

@@ -1,22 +1,17 @@
-"""Report changes that checkpoints cannot hold: as a warning, or only in the log."""
+"""Tell which changes that checkpoints cannot hold need a warning."""
 
 import collections
-import logging
 import numbers
 import types
-from collections.abc import Collection, Mapping
 from typing import Any
 
 import paddle
 
-from paddle_mnist.errors import listed
-from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, is_users
+from paddle_mnist.hidden_state.object_graph import ObjectPath, is_users
 from paddle_mnist.hidden_state.optimizer_state import Parameters
 from paddle_mnist.hidden_state.plain_data import ABSENT
 from paddle_mnist.hidden_state.snapshot import is_iterator
 from paddle_mnist.nn.layers import own_gradient_hooks
-
-log = logging.getLogger("paddle_mnist")
 
 
 class ProcessState:
@@ -57,37 +52,17 @@ class ProcessState:
         return counts
 
 
-def log_unsaved(changed: Mapping[ObjectPath, Any], inert: Collection[ObjectPath]) -> None:
-    """Warn of values that have changed and cannot be saved.
+def is_shown(path: ObjectPath, value: Any) -> bool:
+    """Return whether a callback has a value only to show it: the time, or a progress bar.
 
-    inert: those that the result does not depend on; these are only logged, and so are attributes of
-    a callback that are of a library, such as the time or a progress bar.
-    """
-    acting: list[str] = []
-    others: list[str] = []
-    for path, value in changed.items():
-        is_shown = path[0][1] == "callbacks" and len(path) == 3 and _is_of_a_library(value)
-        (others if is_shown or path in inert else acting).append(describe_path(path))
-    if acting:
-        log.warning(
-            "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
-            "other bits; create layers and optimizers before the first step, and change only "
-            "numbers, strings, arrays or tensors after it; or pass state={...} to fit",
-            listed(acting),
-        )
-    if others:
-        log.info("changed, and not saved: %s", listed(others))
-
-
-def _is_of_a_library(value: Any) -> bool:
-    """Return whether a value's class is of an installed library, and steps cannot compute with it.
-
-    They can with numbers, iterators, and what Paddle and NumPy define.
+    It is an attribute, its class is of an installed library, and steps cannot compute with it. They
+    can with numbers, iterators, and what Paddle and NumPy define.
     """
     module = type(value).__module__
     computes = isinstance(value, numbers.Number) or is_iterator(value)
     is_known = module.partition(".")[0] in ("builtins", "paddle", "numpy")
-    return not (computes or is_known or is_users(module))
+    is_of_a_library = not (computes or is_known or is_users(module))
+    return path[0][1] == "callbacks" and len(path) == 3 and is_of_a_library
 
 
 def is_made_by_paddle(path: ObjectPath, value: Any) -> bool:

@@ -24,8 +24,8 @@ STEPS, WEIGHTS, AVERAGE = "steps", "weights", "average"
 def train_trial(training: Training, start: int, count: int, ends_epoch: bool = True) -> Outcome:
     """Train steps of the first epoch, end the epoch if that is wanted, and return the outcome.
 
-    start: the number of the first batch and step, from 0. count: of steps. At the end, one batch of
-    each split is evaluated.
+    start: the number of the first batch and step, from 0. count: of steps. At the end of the epoch,
+    one batch of each split is evaluated. Without an end, the outcome has no digests.
     """
     outcome: Outcome = {STEPS: []}
     record, schedule = _Record(outcome), training.schedule
@@ -51,6 +51,8 @@ def train_trial(training: Training, start: int, count: int, ends_epoch: bool = T
             loop.end_epoch()
     except DivergedError as error:  # not an error here: the run itself may not diverge
         outcome[STEPS].append(str(error))
+    if not ends_epoch:
+        return outcome
     outcome |= training.extra.digests()
     outcome[WEIGHTS] = digest_of(training.model.state_dict())
     if training.average is not NO_AVERAGE:
