@@ -104,10 +104,15 @@ def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -
     description: dict[str, Any] = {
         "class": type(optimizer).__name__,
         **_plain_values(optimizer._default_dict),
-        **_other_attributes(optimizer),
         "grad_clip": _describe_rule(optimizer._grad_clip),
         "regularization": _describe_rule(optimizer.regularization),
     }
+    for attribute, name in OTHER_ATTRIBUTES.items():
+        if attribute in vars(optimizer):
+            value = vars(optimizer)[attribute]
+            # Rprop's pairs of numbers become tensors in its first step.
+            is_number = isinstance(value, (bool, int))
+            description[name] = value if is_number else np.float32(value).ravel().tolist()
     if scheduler_of(optimizer) is None:
         description["learning_rate"] = float(optimizer.get_lr())
     for name, inner in inner_optimizers(optimizer).items():
@@ -176,19 +181,6 @@ def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> dict[str, str
             for leaf in leaves(part):
                 digests[name].update(content_of(leaf))
     return {name: digest.hexdigest()[:12] for name, digest in digests.items()}
-
-
-def _other_attributes(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
-    values = {
-        name: vars(optimizer)[attribute]
-        for attribute, name in OTHER_ATTRIBUTES.items()
-        if attribute in vars(optimizer)
-    }
-    return {
-        # Rprop has pairs of numbers, which become tensors in its first step
-        name: value if isinstance(value, (bool, int)) else np.float32(value).ravel().tolist()
-        for name, value in values.items()
-    }
 
 
 def _plain_values(values: Mapping[str, Any]) -> dict[str, Plain]:
