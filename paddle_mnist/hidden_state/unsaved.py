@@ -1,6 +1,5 @@
 """Tell which changes that checkpoints cannot hold need a warning."""
 
-import collections
 import numbers
 import types
 from typing import Any
@@ -22,34 +21,28 @@ class ProcessState:
 
     def __init__(self, parameters: Parameters):
         self._parameters = parameters
-        self._probes: collections.Counter[str] = collections.Counter()  # hooks to read a number
-        self._counts = self._count_hooks()
         self._dtype = paddle.get_default_dtype()
+        self._next_hooks: dict[str, int] = {}  # their numbers, unless others are registered
+        self.changes()
 
     def changes(self) -> list[str]:
-        """Return the names of what has changed."""
-        names = [
-            f"a gradient hook of {name}"
-            for name, count in self._count_hooks().items()
-            if count > self._counts.get(name, count)
-        ]
-        has_same_dtype = paddle.get_default_dtype() == self._dtype
-        return names if has_same_dtype else [*names, "paddle.get_default_dtype()"]
+        """Return the names of what has changed; of hooks, since the last call.
 
-    def _count_hooks(self) -> dict[str, int]:
-        """Count how often hooks of gradients were registered, except by this package, by name.
-
-        Paddle numbers the hooks of a tensor, and does not list them.
+        Paddle numbers the hooks of a tensor, and does not list them. Those of this package do not
+        count.
         """
-        counts = {}
+        names = []
         for name, parameter in self._parameters.items():
             if not parameter.stop_gradient:
                 probe = parameter.register_hook(lambda gradient: gradient)
                 probe.remove()
-                self._probes[name] += 1
-                own = self._probes[name] + own_gradient_hooks[id(parameter)]
-                counts[name] = probe._hook_id + 1 - own
-        return counts
+                number = probe._hook_id - own_gradient_hooks[id(parameter)]
+                if number > self._next_hooks.get(name, number):
+                    names.append(f"a gradient hook of {name}")
+                self._next_hooks[name] = number + 1
+        if paddle.get_default_dtype() != self._dtype:
+            names.append("paddle.get_default_dtype()")
+        return names
 
 
 def is_shown(path: ObjectPath, value: Any) -> bool:
