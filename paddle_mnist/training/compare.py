@@ -83,8 +83,8 @@ def check_config_unchanged(
             lines.append(
                 "Only data have changed, so the run may end with other bits; they are probably "
                 "random or in random order: seed the generators before you create the data, such "
-                "as with paddle.seed(0), and sort sets and the results of os.listdir() with "
-                "sorted()"
+                "as with paddle.seed(0), sort sets and the results of os.listdir() with sorted(), "
+                "and use np.zeros in place of np.empty"
             )
         if where == str(checkpoint.path):  # of another run, which must not be replaced
             new_run = []

@@ -434,6 +434,16 @@ def test_fit_other_arrays_that_step_names_raise_with_the_remedy(tmp_path, lines)
     assert features(2, tmp_path, override="arrays").stopped == "already finished"
 
 
+@pytest.mark.parametrize("entry", ["x", 3, ["x"], [[1]], [["step.matrix"], 2]])
+def test_fit_edited_list_of_arrays_raises_by_name(entry, tmp_path):
+    with pytest.raises(ProgramError):
+        features(1, tmp_path, callbacks=[StopsAt(4, stop)])
+    rewrite(tmp_path, lambda config: {**config, "arrays": entry})
+    with pytest.raises(ConfigError) as refusal:
+        features(1, tmp_path)
+    assert "arrays" in names_in(refusal)
+
+
 def test_fit_other_tensors_of_the_loss_raise(tmp_path):
     def weighted(*weights, **options):
         tensor = paddle.to_tensor(weights) if weights else None
