@@ -105,6 +105,16 @@ def test_compiled_loss_any_batch_computes_as_paddle(loss, count, labels_shape):
     assert_same_as_paddle(model, inputs, labels, loss, weight=0.25)
 
 
+def test_compiled_loss_any_number_of_threads_gives_the_same_bits():
+    inputs, labels = batch(100)
+    results = [
+        step(blocks(threads), inputs, labels, CrossEntropy()) for threads in (1, *5 * [2], *5 * [5])
+    ]
+    for loss, _, gradients in results[1:]:
+        assert loss == results[0][0]
+        assert all(map(np.array_equal, gradients, results[0][2]))
+
+
 def test_compiled_loss_gradients_add_up_and_pass_hooks_of_parameters():
     inputs, labels = batch()
     model = blocks()
