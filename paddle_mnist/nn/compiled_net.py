@@ -3,8 +3,6 @@
 import functools
 import hashlib
 import inspect
-import itertools
-import math
 import subprocess
 import sys
 import threading
@@ -118,12 +116,13 @@ class _OfThread(threading.local):
         return kernels.new_workspace(self._net)
 
     @functools.cached_property
-    def _memory(self) -> Memory:
+    def memory(self) -> Memory:
+        """What a chunk needs until its gradients are there."""
         return new_memory(self._net, LARGE, chunks=0)
 
     def rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
         """Return rows for the images of a chunk that no later call will need."""
-        return self._memory.rows(slice(0, images.stop - images.start))
+        return self.memory.rows(slice(0, images.stop - images.start))
 
 
 class CompiledNet:
@@ -133,11 +132,10 @@ class CompiledNet:
         self.net = net
         self._own = _OfThread(net)
         self._reusable: deque[Memory] = deque(maxlen=2)
-        self._packing, self._unpacking = packing(net), unpacking(net)
+        self._packing, self._unpacking = (
+            places.astype(np.uint32) for places in (packing(net), unpacking(net))
+        )
         self._no_convolved = self.new_convolved(0)
-        # Of each parameter its part of all of them, flat, and its shape.
-        ends = [0, *itertools.accumulate(map(math.prod, net.parameter_shapes))]
-        self.parameter_places = [*zip(map(slice, ends, ends[1:]), net.parameter_shapes)]
         self._run_forward, self._run_backward = kernels.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
@@ -177,9 +175,11 @@ class CompiledNet:
         zero = np.float32(0)
         if title == "cross-entropy":
             numbers = np.zeros(1, np.uint64)
-            batch = (numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
+            batch = (numbers, numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
+            places = matrix[0], self._packing
             outputs = (matrix, matrix[0], matrix, matrix, self._no_convolved)
-            return (*batch, *outputs, *kept, memory.sums, zero, self._own.work)
+            totals = memory.sums, self._unpacking, matrix[0]
+            return (*batch, *places, *outputs, *kept, *totals, self._own.work)
         if title == "convolution":
             first = np.uint64(0)
             return (matrix, matrix, self._no_convolved, first, *kept, zero, self._own.work)
@@ -250,8 +250,10 @@ class CompiledNet:
         smoothing: float,
         threads: int,
         convolved: Optional[tuple[Floats, ...]] = None,
-    ) -> tuple[np.float32, Floats, Floats]:
-        """Return the mean loss of a batch, its logits, and the gradients of the parameters, flat.
+    ) -> Floats:
+        """Return the mean loss of a batch, its logits, and the gradients of the parameters.
+
+        They stand one after another in one flat array.
 
         images, parameters, convolved: as for `forward`. labels: int64 [B], each less than
         `net.classes`.
@@ -261,25 +263,29 @@ class CompiledNet:
         count = len(images)
         chunks = self._chunks_of(count)
         memory = self._take_memory(0, len(chunks))
-        skip = self._load(parameters, memory)
         flat = np.ascontiguousarray(images.reshape(count, -1))
-        logits = np.empty((count, *self.net.output_shape), np.float32)
-        gradients = np.empty_like(logits)
+        gradients = np.empty((count, *self.net.output_shape), np.float32)  # of the logits
+        end = 1 + gradients.size
+        values = np.empty(end + len(self._unpacking), np.float32)
+        logits, totals = values[1:end].reshape(gradients.shape), values[end:]
         losses = np.empty(count, np.float32)
         no_gradients = np.empty((count, 0), np.float32)  # of the images
 
         bounds = np.array([0, *(chunk.stop for chunk in chunks)], np.uint64)
-        counter = np.zeros(1, np.uint64)
-        batch = (self._passes, counter, bounds, flat, labels, smoothing)
+        counter, arrivals = np.zeros(1, np.uint64), np.zeros(len(chunks), np.uint64)
+        batch = (self._passes, counter, arrivals, bounds, flat, labels, smoothing)
+        places = np.concatenate([*parameters, _PADDING]), self._packing
         results = (logits, losses, gradients, no_gradients, convolved or self._no_convolved)
+        sums = memory.sums, self._unpacking, totals
 
         def run(number: int, chunk: slice) -> None:
-            kept = (*self._own.rows(slice(0, LARGE)), memory.weights)
-            self._run_batch(*batch, *results, *kept, memory.sums, skip, self._own.work)
+            kept = (*self._own.rows(slice(0, LARGE)), self._own.memory.weights)
+            self._run_batch(*batch, *places, *results, *kept, *sums, self._own.work)
 
         map_chunks(run, chunks[:threads], threads)  # each thread takes chunks until none is left
-        loss = np.float32(np.add.reduce(losses, dtype=np.float64) / count)
-        return loss, logits, self._sum(memory, len(chunks))
+        self._give_back(memory)
+        values[0] = np.add.reduce(losses, dtype=np.float64) / count
+        return values
 
     # -------------------------------------------------------------- memory
 

@@ -4,6 +4,7 @@
 serve, Paddle's own layers compute.
 """
 
+import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -97,15 +98,18 @@ class FastConvSwitch(nn.Layer):
         compiled = compiled_net(net)
         convolved = compiled.new_convolved(len(inputs[0])) if any(hooks_of(layers)) else None
         flat = [parameter.numpy().ravel() for parameter in parameters]
-        mean, logits, gradients = compiled.cross_entropy(
+        results = compiled.cross_entropy(
             as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv), convolved
         )
         if convolved:
             call_hooks(layers, inputs[0], convolved)
-        outputs = paddle.to_tensor(logits)
+        # As one tensor at first: NumPy's arrays become tensors slowly.
+        shapes = [(), (len(values), net.classes), *net.parameter_shapes]
+        parts = paddle.split(paddle.to_tensor(results), [*map(math.prod, shapes)])
+        mean, outputs, *gradients = [part.reshape(shape) for part, shape in zip(parts, shapes)]
         for hook in post_hooks:
             hook(self, inputs, outputs)
-        return _with_gradients(mean, parameters, compiled.parameter_places, gradients), outputs
+        return _with_gradients(mean, parameters, gradients), outputs
 
     def _compiled_chain(self) -> Optional[list[nn.Layer]]:
         """Return the layers whose chain computes the outputs, if they may be compiled."""
@@ -272,31 +276,21 @@ def _class_numbers(labels: Any, count: int, classes: int) -> Optional[np.ndarray
 
 
 def _with_gradients(
-    value: np.float32,
-    parameters: Sequence[paddle.Tensor],
-    places: Sequence[tuple[slice, tuple[int, ...]]],
-    gradients: np.ndarray,
+    loss: paddle.Tensor, parameters: Sequence[paddle.Tensor], gradients: Sequence[paddle.Tensor]
 ) -> paddle.Tensor:
-    """Return a loss whose backward pass gives the parameters these gradients, which are flat.
+    """Return the loss, whose backward pass gives the parameters these gradients.
 
-    places: of each parameter its part of `gradients`, and its shape.
-
-    The loss is a leaf of Paddle's graph. Its hook starts a backward pass at the parameters, which
+    It is a leaf of Paddle's graph. Its hook starts a backward pass at the parameters, which
     calls their hooks and adds to the gradients that they have.
     """
-    loss = paddle.to_tensor(value)
     loss.stop_gradient = False
     refuse = refuse_second_pass()
 
     def hook(gradient: paddle.Tensor) -> None:
         refuse(gradient)
-        scaled = gradients * np.float32(gradient)
-        pairs = [
-            (parameter, paddle.to_tensor(scaled[part].reshape(shape)))
-            for parameter, (part, shape) in zip(parameters, places)
-            if not parameter.stop_gradient
-        ]
-        paddle.autograd.backward(*map(list, zip(*pairs)))
+        scaled = gradients if gradient.item() == 1 else [own * gradient for own in gradients]
+        pairs = [pair for pair in zip(parameters, scaled) if not pair[0].stop_gradient]
+        paddle.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
     loss.register_hook(hook)
     return loss

@@ -45,11 +45,14 @@ def call_at(typing: Any, address: types.Integer, arguments: types.BaseTuple) -> 
 
 @typed_intrinsic
 def next_number(typing: Any, counter: types.Array) -> tuple[Any, Any]:
-    """Return the number in `counter` [1], and add 1 to it, as one step for all threads."""
+    """Return the first number of `counter`, and add 1 to it, as one step for all threads.
+
+    Each of them finds what the others have written before they did so.
+    """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, given: Any) -> Any:
         (data,) = _flat(context, builder, signature.args, given)
-        return builder.atomic_rmw("add", data, data.type.pointee(1), "monotonic")
+        return builder.atomic_rmw("add", data, data.type.pointee(1), "acq_rel")
 
     return types.uint64(counter), generate
 

@@ -611,17 +611,51 @@ def batch_loop(number: int) -> Loop:
     number: of classes.
     Threads take chunks of the batch from `counter` until none is left. passes: the addresses of the
     forward and the backward pass, which are compiled by themselves. bounds: where each chunk begins
-    and where the last one ends. kept, winners, skipped, work: the thread's own, which stay in its
-    cache; a batch's would not. The other arguments are those of the passes and of
-    `cross_entropy_loop`, for the whole batch.
+    and where the last one ends. parameters: flat, with a zero behind them; `layout.packing` places
+    them in weights. kept, winners, skipped, weights, work: the thread's own, which stay in its
+    cache; a batch's would not. arrivals: zeros, one per chunk. totals: the gradients of the
+    parameters, flat, as `layout.unpacking` places them. The other arguments are those of the passes
+    and of `cross_entropy_loop`, for the whole batch.
     """
     cross_entropy = cross_entropy_loop(number)
 
+    @compiled
+    def pack(parameters, packing, weights):
+        """Place the weights; return the value that need not be visited: 0 * inf is nan, too."""
+        not_finite = uint64(0)
+        for k in range(uint64(len(parameters))):
+            not_finite |= uint64(parameters[k] - parameters[k] != ZERO)
+        for k in range(uint64(len(packing))):
+            weights[k] = parameters[packing[k]]
+        return NAN if not_finite else ZERO
+
+    @compiled
+    def add(sums, others):
+        for k in range(uint64(len(sums))):
+            sums[k] += others[k]
+
+    @inlined
+    def add_finished(chunk, arrivals, sums, unpacking, totals):
+        """Add the sums of chunks to those of the first, in order, as far as they are finished.
+
+        Two arrive at each chunk: who has computed it, and who has added those before it. The second
+        one adds it.
+        """
+        chunks, chunk = uint64(len(arrivals)), max(chunk, ONE)
+        while chunk < chunks and next_number(arrivals[chunk:]) == ONE:
+            add(sums[0], sums[chunk])
+            chunk += ONE
+        if chunk == chunks:
+            for k in range(uint64(len(unpacking))):
+                totals[k] = sums[0, unpacking[k]]
+
     @entry
     def run(
-        passes, counter, bounds, images, labels, smoothing, logits, losses, gradients, unused,
-        convolved, kept, winners, skipped, weights, sums, skip, work,
+        passes, counter, arrivals, bounds, images, labels, smoothing, parameters, packing, logits,
+        losses, gradients, unused, convolved, kept, winners, skipped, weights, sums, unpacking,
+        totals, work,
     ):  # fmt: skip
+        skip = pack(parameters, packing, weights)
         chunks, scale = uint64(len(bounds) - 1), 1 / len(images)
         chunk = next_number(counter)
         while chunk < chunks:
@@ -633,6 +667,7 @@ def batch_loop(number: int) -> Loop:
                 logits[part], labels[part], smoothing, scale, losses[part], gradients[part]
             )
             call_at(passes[1], (gradients[part], unused[part], *rows, sums[chunk], work))
+            add_finished(chunk, arrivals, sums, unpacking, totals)
             chunk = next_number(counter)
 
     return run

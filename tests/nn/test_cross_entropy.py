@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 
 import numpy as np
 import paddle
@@ -105,6 +106,16 @@ def test_compiled_loss_any_batch_computes_as_paddle(loss, count, labels_shape):
     assert_same_as_paddle(model, inputs, labels, loss, weight=0.25)
 
 
+def test_compiled_loss_any_number_of_threads_gives_the_same_bits():
+    inputs, labels = batch(100)
+    results = [
+        step(blocks(threads), inputs, labels, CrossEntropy()) for threads in (1, *5 * [2], *5 * [5])
+    ]
+    for loss, _, gradients in results[1:]:
+        assert loss == results[0][0]
+        assert all(map(np.array_equal, gradients, results[0][2]))
+
+
 def test_compiled_loss_gradients_add_up_and_pass_hooks_of_parameters():
     inputs, labels = batch()
     model = blocks()
@@ -179,3 +190,12 @@ def test_compiled_loss_logits_far_apart_are_exact():
     losses = np.logaddexp.reduce(logits, axis=1) - logits[range(60), labels.numpy().ravel()]
     loss = step(model, inputs, labels, CrossEntropy())[0]
     assert loss == pytest.approx(losses.mean(), rel=1e-6) and losses.max() > 64
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3.0])  # 3.0 makes two logits equal
+def test_num_correct_counts_as_paddle(value):
+    rows = [[value, 3.0, 2.0], [3.0, value, 0.0], [0.0, 1.0, value]]
+    for row, label in itertools.product(rows, range(3)):
+        logits, labels = paddle.to_tensor([row]), paddle.to_tensor([[label]])
+        hits = int(logits.argmax(axis=1)) == label
+        assert list(num_correct(logits, labels).to_numpy()) == [hits, 1]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -125,6 +126,46 @@ def _rows_of_parts(report: Report) -> Rows:
     rows["batches and the loop"] = taken["step"] - sum(rows.values())
     rows["a step"] = taken["step"]
     return {title: {"time": time, "share": time / taken["step"]} for title, time in rows.items()}
+
+
+# ------------------------------------------------------------------ the serial part
+
+THREADS = {f"{count} thread{'s' * (count > 1)}": count for count in sorted({1, CORES})}
+
+
+def _serial_parts(session: Session) -> Mapping[str, Turn]:
+    """Return turns of steps of the same net on one thread and on all cores.
+
+    The serial part is the processor time of the calling thread outside of the chunks, during which
+    the other threads wait.
+    """
+    from paddle_mnist import MNIST
+    from paddle_mnist.nn import compiled_net
+
+    model = MNIST()
+    step = step_of_paddle(model, *arrays(session.source), BATCH, own_step=True)
+    run_chunks, in_chunks = compiled_net.map_chunks, []
+
+    def timed(*args: Any) -> Any:
+        began = time.thread_time()
+        results = run_chunks(*args)
+        in_chunks.append(time.thread_time() - began)
+        return results
+
+    def turn(threads: int) -> Figures:
+        model.fast_conv = threads
+        figures: dict[str, list[float]] = {"step": [], "serial": []}
+        with patch.object(compiled_net, "map_chunks", timed):
+            for number in range(5 if session.is_quick else 200):
+                in_chunks.clear()
+                began, began_alone = time.perf_counter(), time.thread_time()
+                step(number)
+                alone = time.thread_time() - began_alone - sum(in_chunks)
+                figures["step"].append(1e6 * (time.perf_counter() - began))
+                figures["serial"].append(1e6 * alone)
+        return figures
+
+    return {title: partial(turn, threads) for title, threads in THREADS.items()}
 
 
 # ------------------------------------------------------------------ other nets
@@ -328,6 +369,23 @@ BENCHMARKS = {
             f"first epoch, medians of {report.rounds} rounds. The forward pass includes the "
             "records of [the watch](#the-watch)."
         ),
+    ),
+    "threads": Benchmark(
+        "The serial part of a training step, in which one thread works and the others wait.",
+        code=("paddle_mnist/nn", "paddle_mnist/training/steps.py"),
+        kinds=_serial_parts,
+        head="this package's training step",
+        columns={
+            "microseconds": (",.0f", "step"),
+            "of which serial": (",.0f", "serial"),
+            "share": (".1%", lambda row, _: row["serial"] / row["step"]),
+        },
+        note=lambda report: (
+            f"Batches of {BATCH}, Momentum, the same arrays; medians of "
+            f"{len(next(iter(report.samples.values()))['step'])} steps of each kind, in turns. "
+            "Serial is the processor time of the calling thread outside of the compiled chunks."
+        ),
+        warm_up=1,
     ),
     "conv-blocks": Benchmark(
         "Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch.",
