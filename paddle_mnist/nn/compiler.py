@@ -169,6 +169,12 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
     function.disable_compile()
 
 
+def load_numba() -> None:
+    """Load all that numba can compile, as its first compilation would."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 def address_of(function: Loop) -> int:
     """Return the address of a function's machine code, with which others can call it."""
     (code,) = function.overloads.values()
