@@ -86,7 +86,7 @@ class _PartOfCallers(_NoOverlap):
         return super().define_pipelines()
 
     def compile_extra(self, func: Any) -> Any:
-        key = [].append  # callers find the function by an object of its own, a builtin one
+        key = list[Any]().append  # callers find the function by an object of its own, a builtin one
         part = super().compile_extra(func)._replace(entry_point=key)
         part.target_context.insert_user_function(key, part.fndesc, [part.library])
         return part
