@@ -26,8 +26,8 @@ def block(channels, outputs, kernel, relu_first=True, **options):
     return [conv, *(rest if relu_first else reversed(rest))]
 
 
-# Few, several and many channels, even and odd sizes, square and not, rows that are left out of a pooling
-# window, every size of kernel, with and without padding and biases; what may follow the blocks.
+# Few, several and many channels, even and odd sizes, square and not, rows that are left out of a
+# pooling window, every size of kernel, with and without padding and biases; what may follow them.
 NETS = {
     "two channels, no bias": (
         (2, 9, 12),
