@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -38,21 +39,16 @@ def compile_ahead(net: Net) -> None:
     itself, and reports why that fails.
     """
     passes = CompiledNet(net)
-    # Two processes, each with one of the two that take long to compile: the cross-entropy takes
-    # less time than a third process would take to start.
-    for titles in (("convolution",), ("cross-entropy", "gradients")):
-        missing = [
-            name for name in titles if name in passes.functions and not passes.is_on_disk(name)
-        ]
-        if not missing:
-            continue
-        program = (
-            "from paddle_mnist.nn.layout import BlockSizes, Net\n"
-            "from paddle_mnist.nn.compiled_net import CompiledNet\n"
-            f"passes = CompiledNet({net!r})\n"
-            f"for title in {missing!r}:\n"
-            "    passes.compile(title)\n"
-        )
+    missing = [title for title in passes.functions if not passes.is_on_disk(title)]
+    # Without collecting garbage, without SciPy, which numba would import, and without the end of
+    # Python, which together take a fourth of the time.
+    program = (
+        "import gc, os, sys; gc.disable(); sys.modules['scipy'] = None\n"
+        "from paddle_mnist.nn.layout import BlockSizes, Net\n"
+        "from paddle_mnist.nn.compiled_net import compile_at_once\n"
+        f"compile_at_once({net!r}, {missing!r}); os._exit(0)"
+    )
+    if missing:
         subprocess.Popen(
             [sys.executable, "-c", program],
             env=for_another_python(),
@@ -60,6 +56,16 @@ def compile_ahead(net: Net) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+
+def compile_at_once(net: Net, titles: Sequence[str]) -> None:
+    """Compile the first of these functions, which takes longest, in a copy of this process."""
+    passes = CompiledNet(net)
+    compiler.load_numba()  # which is not shared with a process that is started
+    if len(titles) > 1 and hasattr(os, "fork"):
+        titles = titles[1:] if os.fork() else titles[:1]
+    for title in titles:
+        passes.compile(title)
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from typing import Any, Optional, Protocol, TypeVar
 import llvmlite
 import numba
 import numpy as np
-from numba.core import caching, compiler, serialize
+from numba.core import caching, codegen, compiler, serialize
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
@@ -73,14 +73,54 @@ class _NoOverlap(compiler.Compiler):
         return super().define_pipelines()
 
 
-def compiled(function: Callable[..., Any], no_cpython_wrapper: bool = True) -> Loop:
+class _PartOfCallers(_NoOverlap):
+    """Leaves a function as LLVM's instructions, to be optimized and translated with its callers.
+
+    numba would do both with the function by itself, too, which takes as long again.
+    """
+
+    def define_pipelines(self) -> Any:
+        state = self.state
+        state.flags.no_compile = True
+        state.library = _Unoptimized(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()
+
+    def compile_extra(self, func: Any) -> Any:
+        key = list[Any]().append  # callers find the function by an object of its own, a builtin one
+        part = super().compile_extra(func)._replace(entry_point=key)
+        part.target_context.insert_user_function(key, part.fndesc, [part.library])
+        return part
+
+
+class _Unoptimized(codegen.JITCodeLibrary):
+    """The instructions of functions that are not to become machine code here."""
+
+    def add_ir_module(self, ir_module: Any) -> None:
+        for function in ir_module.functions:
+            if not function.is_declaration:
+                function.attributes.add("noinline")  # fewer loops would be vectorized
+        super().add_ir_module(ir_module)
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+def compiled(function: Callable[..., Any]) -> Loop:
     """Decorate a function that compiled ones call; its arrays must not overlap."""
-    options = {**OPTIONS, "no_cpython_wrapper": no_cpython_wrapper}
-    loop: Loop = numba.njit(unique(function), pipeline_class=_NoOverlap, **options)
+    return _loop(function, pipeline_class=_PartOfCallers, no_cpython_wrapper=True)
+
+
+def entry(function: Callable[..., Any]) -> Loop:
+    """Decorate a function that Python calls, or others by its address; as `compiled` else."""
+    return _loop(function, pipeline_class=_NoOverlap)
+
+
+def _loop(function: Callable[..., Any], **options: Any) -> Loop:
+    loop: Loop = numba.njit(unique(function), **OPTIONS, **options)
     return loop
-
-
-entry = functools.partial(compiled, no_cpython_wrapper=False)  # for calls from Python, too
 
 
 def inlined(function: Callable[..., Any]) -> Loop:
@@ -127,6 +167,12 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
                     )
                 function.compile(types)
     function.disable_compile()
+
+
+def load_numba() -> None:
+    """Load all that numba can compile, as its first compilation would."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 def address_of(function: Loop) -> int:

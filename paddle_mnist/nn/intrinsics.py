@@ -60,30 +60,31 @@ def next_number(typing: Any, counter: types.Array) -> tuple[Any, Any]:
 # ------------------------------------------------------------------ products in registers
 
 
-def add_products_loop(size: int) -> Loop:
+def add_products_loop(size: int, count: int = 1) -> Loop:
     """Return a function that adds runs of `size` floats, each times a value of a list, to sums.
 
-    add_products(sums, at, entries, runs, shift) computes, for j from begin to end,
-    sums[at : at + size] += values[j] * runs[places[j] + shift :][:size]. The sums stay in registers
-    over all j. LLVM does not find this for every size, so it is given the vectors.
+    add_products(sums, ats, entries, runs, shifts) computes, for j from begin to end,
+    sums[at : at + size] += values[j] * runs[places[j] + shift :][:size], for as many runs of sums,
+    each with its `at` and its `shift`, as `count` says. The sums stay in registers over all j. LLVM
+    does not find this for every size, so it is given the vectors.
     """
-    groups = _groups(size)
+    groups = _groups(size, count)
 
     def add_products(
         typing: Any,
         sums: types.Array,
-        at: types.Integer,
+        ats: types.BaseTuple,
         entries: types.BaseTuple,
         runs: types.Array,
-        shift: types.Integer,
+        shifts: types.BaseTuple,
     ) -> tuple[Any, Callable[..., Any]]:
-        signature = types.void(sums, at, entries, runs, shift)
-        return signature, lambda *generation: _add_products(groups, *generation)
+        signature = types.void(sums, ats, entries, runs, shifts)
+        return signature, lambda *generation: _add_products(groups, count, *generation)
 
     return typed_intrinsic(unique(add_products))
 
 
-def _groups(size: int) -> list[list[tuple[int, int]]]:
+def _groups(size: int, count: int) -> list[list[tuple[int, int]]]:
     """Divide a run into vectors, each a place and a width, in groups that fit in the registers."""
     vectors, at = [], 0
     while at < size:
@@ -92,11 +93,13 @@ def _groups(size: int) -> list[list[tuple[int, int]]]:
         at += width
     # of 32 registers for 16 floats, or of 16 for 8 floats, of which a vector takes two
     most = 20 if "+avx512f" in processor()[1] else 7
+    most //= count
     return [vectors[k : k + most] for k in range(0, len(vectors), most)]
 
 
 def _add_products(
     groups: list[list[tuple[int, int]]],
+    count: int,
     context: Any,
     builder: ir.IRBuilder,
     signature: Any,
@@ -107,25 +110,27 @@ def _add_products(
     numba marks them as it does its own, so that a product and its sum become one instruction.
     """
     data = _flat(context, builder, signature.args, arguments)
-    sums, at, values, places, begin, end, runs, shift = data
+    sums, *ats = data[: count + 1]
+    values, places, begin, end, runs, *shifts = data[count + 1 :]
 
     def pointer(array: Any, place: Any, offset: int, width: int) -> Any:
         return _vector_at(builder, array, builder.add(place, place.type(offset)), width)
 
     for group in groups:
+        targets = [(at, *vector) for at in ats for vector in group]
         before = builder.block
         loop, last, done = map(builder.append_basic_block, ("values", "last", "done"))
-        starts = [builder.load(pointer(sums, at, *vector), align=4) for vector in group]
+        starts = [builder.load(pointer(sums, *target), align=4) for target in targets]
         builder.cbranch(builder.icmp_unsigned("<", begin, end), loop, done)
 
         builder.position_at_end(loop)
         j, totals = builder.phi(begin.type), [builder.phi(start.type) for start in starts]
         value = builder.load(builder.gep(values, [j]))
-        place = builder.sext(builder.load(builder.gep(places, [j])), shift.type)
-        place = builder.add(place, shift)
+        place = builder.sext(builder.load(builder.gep(places, [j])), shifts[0].type)
+        sources = [(builder.add(place, shift), *vector) for shift in shifts for vector in group]
         results = []
-        for total, vector in zip(totals, group):
-            run = builder.load(pointer(runs, place, *vector), align=4)
+        for total, source in zip(totals, sources):
+            run = builder.load(pointer(runs, *source), align=4)
             product = builder.fmul(_repeated(builder, value, run.type.count), run)
             results.append(builder.fadd(total, product))
         following = builder.add(j, j.type(1))
@@ -135,8 +140,8 @@ def _add_products(
         builder.cbranch(builder.icmp_unsigned("<", following, end), loop, last)
 
         builder.position_at_end(last)
-        for result, vector in zip(results, group):
-            builder.store(result, pointer(sums, at, *vector), align=4)
+        for result, target in zip(results, targets):
+            builder.store(result, pointer(sums, *target), align=4)
         builder.branch(done)
         builder.position_at_end(done)
     return context.get_dummy_value()

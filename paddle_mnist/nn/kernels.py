@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import float64, uint64
 
-from paddle_mnist.nn.compiler import Loop, compiled, entry, inlined
+from paddle_mnist.nn.compiler import Loop, compiled, entry, inlined, processor
 from paddle_mnist.nn.intrinsics import add_products_loop, append_loop, call_at, next_number
 from paddle_mnist.nn.layout import (
     BlockSizes,
@@ -47,6 +47,7 @@ from paddle_mnist.nn.layout import (
 )
 
 MAX_KERNELS = 12288  # floats that mostly stay in a cache of 32 KiB
+MANY_CHANNELS = 32  # from which the values that reach two columns are worth a loop of their own
 ZERO, NAN = np.float32(0), np.float32("nan")
 ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
 VECTOR = 16  # values that are listed at a time
@@ -364,6 +365,36 @@ def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap, columns: r
     step = uint64(tap_size) * channels
     group = taps if kernel * listed.channels * tap_size <= MAX_KERNELS else ONE
     add_products = add_products_loop(kernel * target.pixel)
+    add_to_both = add_products_loop(kernel * target.pixel, 2)
+    even = first + (stop - first) // TWO * TWO
+
+    @inlined
+    def entries_of(work, start, stop):
+        return work.values, work.places, work.starts[start], work.starts[stop]
+
+    @inlined
+    def add_columns(work, kernels, sums, y, first):
+        for left in range(uint64(0), taps, group):
+            for x in range(first, stop):
+                start, at = y * count + x + left, x * x_step + y * y_step
+                entries = entries_of(work, start, start + group)
+                add_products(sums, (at,), entries, kernels, (x * step,))
+
+    @inlined
+    def add_pairs(work, kernels, sums, y, first):
+        """Add to two columns at a time: all pixels but the first and the last reach both."""
+        for x in range(first, even, TWO):
+            start, at, shift = y * count + x, x * x_step + y * y_step, x * step
+            shared, end, ats = start + ONE, start + taps, (at, at + x_step)
+            shifts = shift, shift + step
+            add_products(sums, (at,), entries_of(work, start, shared), kernels, (shift,))
+            add_to_both(sums, ats, entries_of(work, shared, end), kernels, shifts)
+            last = entries_of(work, end, end + ONE)
+            add_products(sums, ats[1:], last, kernels, shifts[1:])
+        add_columns(work, kernels, sums, y, even)
+
+    is_worth_it = listed.channels >= MANY_CHANNELS and "+avx512f" in processor()[1]  # registers
+    add_row = add_pairs if is_worth_it and group == taps else add_columns
 
     @compiled
     def scatter(work, kernels, sums):
@@ -371,13 +402,8 @@ def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap, columns: r
         for k in range(size):
             sums[k] = ZERO
         for k in range(rows):
-            y = rows - ONE - k  # upwards: of each sum, the lowest of its inputs come first
-            for left in range(uint64(0), taps, group):
-                for x in range(first, stop):
-                    start = y * count + x + left
-                    begin, end = work.starts[start], work.starts[start + group]
-                    entries = work.values, work.places, begin, end
-                    add_products(sums, x * x_step + y * y_step, entries, kernels, x * step)
+            # upwards: of each sum, the lowest of its inputs come first
+            add_row(work, kernels, sums, rows - ONE - k, first)
 
     return scatter
 
@@ -483,7 +509,8 @@ def add_windows_loop(block: BlockSizes, windows: Windows) -> Loop:
         for output in range(channels):
             entries = work.amounts, work.windows, output * capacity, work.ends[output]
             for r in range(runs):
-                add_products(sums, (output * runs + r) * run_size, entries, inputs, r * y_step)
+                at = (output * runs + r) * run_size
+                add_products(sums, (at,), entries, inputs, (r * y_step,))
 
     return add_windows
 

@@ -26,8 +26,8 @@ def block(channels, outputs, kernel, relu_first=True, **options):
     return [conv, *(rest if relu_first else reversed(rest))]
 
 
-# Few and several channels, even and odd sizes, square and not, rows that are left out of a pooling
-# window, every size of kernel, with and without padding and biases; what may follow the blocks.
+# Few, several and many channels, even and odd sizes, square and not, rows that are left out of a
+# pooling window, every size of kernel, with and without padding and biases; what may follow them.
 NETS = {
     "two channels, no bias": (
         (2, 9, 12),
@@ -36,6 +36,10 @@ NETS = {
     "several channels": (
         (6, 16, 14),
         lambda: [*block(6, 16, 5, relu_first=False), nn.Flatten(), nn.Linear(480, 3)],
+    ),
+    "many channels": (
+        (3, 16, 13),
+        lambda: [*block(3, 33, 3, padding=1), *block(33, 32, 3), *block(32, 5, 1)],
     ),
     "MNIST": (
         (1, 28, 28),
