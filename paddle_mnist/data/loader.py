@@ -125,10 +125,8 @@ class BatchLoader(Loader):
             loaded = map(self._read, to_read)
         for parts in plan:
             batches = [tensors(next(loaded)) for _ in parts]
-            if self.shard_spec:
-                yield [replace(part, batch=batch) for part, batch in zip(parts, batches)]
-            else:
-                yield batches[0]
+            shards = (replace(part, batch=batch) for part, batch in zip(parts, batches))
+            yield [*shards] if self.shard_spec else batches[0]
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return the batch that this process reads first in the first epoch, or its first shard.

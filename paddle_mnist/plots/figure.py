@@ -10,6 +10,7 @@ import io
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -122,10 +123,9 @@ def scale_by_logarithm(axis: "Axis") -> None:
 
     class Powers(LogFormatterSciNotation):
         def __call__(self, x: float, pos: Any = None) -> str:
-            formula = super().__call__(x, pos).replace(r"\times", "\N{MULTIPLICATION SIGN}")
-            number = formula.removeprefix(r"$\mathdefault{").removesuffix("}$")
-            base, _, power = number.partition("^")
-            return base + power.strip("{}").translate(SUPERSCRIPTS)
+            text = re.sub(r"[${}]|\\mathdefault", "", super().__call__(x, pos))
+            base, _, power = text.replace(r"\times", "\N{MULTIPLICATION SIGN}").partition("^")
+            return base + power.translate(SUPERSCRIPTS)
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_formatter(Powers())
