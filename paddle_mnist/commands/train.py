@@ -30,7 +30,10 @@ def main(argv: Sequence[str]) -> int:
     if config.command.max_restarts and not heartbeat.is_supervised():
         return _supervise(config, argv)
     has_figures = config.figures.draw and config.processes.nprocs == 1 and _is_first_process()
-    with drawing_process(has_figures):
+    begins = args.fresh or config.resume == "off"
+    # A finished run is mostly only reported. If it is to train on, this process draws its figures.
+    is_finished = not begins and RunDirectory(config.output or DEFAULT_OUTPUT).result.exists()
+    with drawing_process(has_figures and not is_finished):
         with deferred():
             _compile_ahead(config)
             require_paddle()

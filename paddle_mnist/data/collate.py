@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -21,6 +22,7 @@ SUPPORTED = (  # in a sample
     "uint64); for others give a collate_fn"
 )
 CollateFn = Callable[[list[Any]], Any]
+_dtype_of = operator.attrgetter("dtype")
 
 
 @contextlib.contextmanager
@@ -96,7 +98,7 @@ def _stack(samples: Sequence[Any]) -> Any:
             raise ValueError("different keys")
         return {key: _stack([sample[key] for sample in samples]) for key in first}
     if kind is Sequence:
-        if any(len(sample) != len(first) for sample in samples):
+        if len(set(map(len, samples))) > 1:
             raise ValueError("different lengths")
         return rebuilt(first, [_stack(values) for values in zip(*samples)])
     if kind is str:
@@ -105,12 +107,14 @@ def _stack(samples: Sequence[Any]) -> Any:
         with paddle.no_grad():
             return paddle.stack(list(samples))
     arrays = samples if types == {np.ndarray} else [_as_array(sample) for sample in samples]
-    if len({(array.dtype, array.shape) for array in arrays}) > 1:
+    if len(set(map(_dtype_of, arrays))) > 1:
         arrays = [as_supported(array) for array in arrays]  # uint16 and int32 are both int32 then
-        if len({(array.dtype, array.shape) for array in arrays}) > 1:
-            raise ValueError("different dtypes or shapes")
+        if len(set(map(_dtype_of, arrays))) > 1:
+            raise ValueError("different dtypes")
     # Not `np.stack`, which takes three times as long for small arrays.
     batch = np.array(arrays)
+    if batch.shape[1:] != arrays[0].shape:  # in NumPy 1.23, an array of objects
+        raise ValueError("different shapes")
     return batch if paddle.Tensor in types else as_supported(batch)
 
 

@@ -124,8 +124,9 @@ class BatchLoader(Loader):
         else:
             loaded = map(self._read, to_read)
         for parts in plan:
-            shards = [replace(part, batch=tensors(next(loaded))) for part in parts]
-            yield shards if self.shard_spec else shards[0].batch
+            batches = [tensors(next(loaded)) for _ in parts]
+            shards = (replace(part, batch=batch) for part, batch in zip(parts, batches))
+            yield [*shards] if self.shard_spec else batches[0]
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return the batch that this process reads first in the first epoch, or its first shard.

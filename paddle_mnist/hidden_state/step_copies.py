@@ -58,7 +58,7 @@ def keep(extra: ExtraState) -> Callable[[bool], list[str]]:
     both: dict[Any, Any] = {**values, **states}  # by path, or name
     small = {key: value for key, value in both.items() if _is_small(value, extra, room)}
     # Together, so that what is in two of them stays one object.
-    copies = dict(zip(small, copied([*small.values()])))
+    copies = dict(zip(small, copied([*small.values()]))) if small else {}
     frozen = extra.frozen()
 
     def restore(may_have_changed: bool) -> list[str]:

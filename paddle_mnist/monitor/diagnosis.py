@@ -76,8 +76,8 @@ class Diagnosis:
                 step,
                 place=name,
                 kind="not finite",
-                message=f"{nonfinite} of its outputs are NaN or infinite, and so is what the later "
-                f"layers compute from them. {GO_BACK}",
+                message=f"{nonfinite} of its outputs are NaN or infinite, and so may be those of "
+                f"later layers. {GO_BACK}",
             )
         elif root_mean_square > TOO_LARGE:
             message = _exploding(layer, root_mean_square, layer_input)

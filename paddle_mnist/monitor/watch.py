@@ -191,7 +191,6 @@ class LayerWatch(Observer):
             name = f"{name}:{self._calls[name]}"
         self.shapes[name], self.dtypes[name] = list(output.shape), str(output.dtype)
         values = _as_float32(output)
-        is_zero = values == 0
         with np.errstate(all="ignore"):  # NaN and infinity are reported below
             mean = values.mean()
             statistics = {
@@ -199,13 +198,13 @@ class LayerWatch(Observer):
                 "std": _std(values, mean),
                 "min": float(values.min()),
                 "max": float(values.max()),
-                "zeros": np.count_nonzero(is_zero) / values.size,
+                "zeros": np.count_nonzero(values == 0) / values.size,
             }
         root_mean_square, nonfinite = math.hypot(statistics["mean"], statistics["std"]), 0
         # Both minimum and maximum are NaN if any value is.
         if not math.isfinite(statistics["min"] + statistics["max"]):
             nonfinite, statistics = int(values.size - np.isfinite(values).sum()), {}
-        dead = _by_channel(is_zero)
+        dead = _zero_channels(values)
         statistics |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
         self._values |= {f"watch/{name}/{tag}": value for tag, value in statistics.items()}
         layer_input = first_tensor(inputs)
@@ -216,7 +215,7 @@ class LayerWatch(Observer):
         is_plain = not layer.parameters() and not layer.sublayers()
         if layer_input is not None and is_plain and layer_input.shape[1:2] == output.shape[1:2]:
             if dead.any():
-                dead &= ~_by_channel(_as_float32(layer_input) == 0)
+                dead &= ~_zero_channels(_as_float32(layer_input))
             self.diagnosis.check_channels(number, name, dead)
 
     def _check_model(self, number: int, inputs: Any, output: Any) -> None:
@@ -233,19 +232,19 @@ class LayerWatch(Observer):
         for hook in self._gradient_hooks:
             hook.remove()
         for name, norm in self._gradient_norms.items():
-            self.diagnosis.check_gradient(number, name, float(norm))
+            self.diagnosis.check_gradient(number, name, norm.item())
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
     def _parameter_statistics(self) -> Iterator[tuple[str, float]]:
         """Yield those statistics of the watched step's parameters that are known by now."""
         for name, previous in self._previous_weights.items():
-            norm = float(_norm(previous))
-            change = float(_norm(self._parameters[name] - previous))
+            norm = _norm(previous).item()
+            change = _norm(self._parameters[name] - previous).item()
             yield f"watch/{name}/norm", norm
             if change and norm:  # no change: the step has not updated the weights yet
                 yield f"watch/{name}/update_ratio", change / norm
         for name, gradient_norm in self._gradient_norms.items():
-            yield f"watch/{name}/gradient_norm", float(gradient_norm)
+            yield f"watch/{name}/gradient_norm", gradient_norm.item()
 
 
 def _std(values: np.ndarray, mean: np.float32) -> float:
@@ -255,10 +254,14 @@ def _std(values: np.ndarray, mean: np.float32) -> float:
     return math.sqrt(sum(float(np.einsum("i,i->", block, block)) for block in blocks) / flat.size)
 
 
-def _by_channel(is_zero: np.ndarray) -> np.ndarray:
+def _zero_channels(values: np.ndarray) -> np.ndarray:
     """Return whether each channel, on the second axis, is all zero: bool [C]."""
-    other_axes = tuple(axis for axis in range(is_zero.ndim) if axis != 1)
-    return np.atleast_1d(is_zero.all(axis=other_axes if is_zero.ndim > 1 else None))
+    if values.ndim < 2:
+        return np.atleast_1d((values == 0).all())
+    other_axes = tuple(axis for axis in range(values.ndim) if axis != 1)
+    is_zero: np.ndarray = (values[:1] == 0).all(axis=other_axes)  # few are, in one sample
+    is_zero[is_zero] = (values[:, is_zero] == 0).all(axis=other_axes)
+    return is_zero
 
 
 def _as_float32(tensor: paddle.Tensor) -> np.ndarray:
