@@ -6,18 +6,16 @@ leaves a torn record.
 """
 
 import contextlib
-import functools
-import importlib.util
 import logging
 import os
 import struct
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from paddle_mnist.metrics.writers import MetricRow
+from paddle_mnist.system.environment import usable_home
 from paddle_mnist.system.files import make_folder, matching, write_atomically
 from paddle_mnist.system.regular_files import open_own, read_bytes
 
@@ -74,23 +72,12 @@ class RecordFile:
         os.close(self._descriptor)
 
 
-@functools.cache
 def component() -> Any:
-    """Return VisualDL's module that makes records.
+    """Return VisualDL's module that makes records."""
+    with usable_home():
+        from visualdl.component import base_component  # here: it is slow to import
 
-    It is loaded without `visualdl` itself, which takes a quarter of a second to import its clients
-    of cloud storage. VisualDL, if it is imported later, finds the modules that are loaded here.
-    """
-    spec = importlib.util.find_spec("visualdl")
-    assert spec and spec.submodule_search_locations
-    for name in ("visualdl.proto.record_pb2", "visualdl.component.base_component"):
-        if name not in sys.modules:
-            path = Path(*spec.submodule_search_locations, *name.split(".")[1:]).with_suffix(".py")
-            found = importlib.util.spec_from_file_location(name, path)
-            assert found and found.loader
-            sys.modules[name] = importlib.util.module_from_spec(found)
-            found.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+        return base_component
 
 
 def next_path(folder: Path, kind: str) -> Path:
@@ -161,11 +148,12 @@ def _key(record: Any) -> tuple[Any, ...]:
 def _read(path: Path) -> Iterator[Any]:
     """Yield the records of a file up to a damaged one, with a warning."""
     from google.protobuf.message import DecodeError
+    from visualdl.proto.record_pb2 import Record
 
     data, start = read_bytes(path), 0
     while start < len(data):
         end = start + 8 + int.from_bytes(data[start : start + 8], "little")
-        record = component().Record()
+        record = Record()
         try:
             if not start + 8 <= end <= len(data):
                 raise DecodeError("torn")
