@@ -372,7 +372,6 @@ BENCHMARKS = {
     ),
     "threads": Benchmark(
         "The serial part of a training step, in which one thread works and the others wait.",
-        code=("paddle_mnist/nn", "paddle_mnist/training/steps.py"),
         kinds=_serial_parts,
         head="this package's training step",
         columns={
