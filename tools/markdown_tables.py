@@ -153,7 +153,7 @@ def _pattern(phrase: str) -> re.Pattern[str]:
 
 def marked_tables(text: str) -> dict[str, str]:
     """Return the tables of a page, by mark."""
-    blocks = re.findall(r"<!-- (?!end)([\w -]+) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    blocks = re.findall(r"<!-- (?!end)([\w -]+) -->\n(.*?)\n?<!-- end -->", text, re.DOTALL)
     return dict(blocks)
 
 

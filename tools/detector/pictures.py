@@ -124,7 +124,7 @@ BENCHMARKS = {
     "photographs": Benchmark(
         "What is read of digits on paper, sheets on a desk and hard pages, as phones see them.",
         kinds=_kinds,
-        head="digits on",
+        head="kind of picture",
         columns={
             "digits": (",", "digits"),
             **{
