@@ -11,7 +11,6 @@ from typing import Any, Optional
 
 import numpy as np
 import paddle
-from numpy.lib.format import descr_to_dtype
 
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.hidden_state.plain_data import (
@@ -23,6 +22,7 @@ from paddle_mnist.hidden_state.plain_data import (
     SETS,
     attributes_of,
     bits_of,
+    dtype_of,
     generator_state,
     is_mutable,
     is_namedtuple,
@@ -251,7 +251,7 @@ class _Unpacker:
             return _generator(item[0], self.value(item[1]), item[2])
         if kind == "structured":
             content = self.packed[str(item[2])].tobytes()
-            dtype = descr_to_dtype(item[0])  # type: ignore[no-untyped-call]
+            dtype = dtype_of(item[0])
             if dtype.hasobject:
                 raise TypeError(f"{item[0]!r:.60} is no dtype of numbers")
             return np.ndarray(item[1], dtype, bytearray(content))

@@ -10,6 +10,7 @@ import collections
 import copy
 import enum
 import hashlib
+import json
 import random
 import sys
 import types
@@ -18,6 +19,7 @@ from typing import Any, Optional
 
 import numpy as np
 import paddle
+from numpy.lib.format import descr_to_dtype
 
 from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
@@ -151,13 +153,22 @@ def attributes_of(value: Any) -> dict[str, Any]:
 def spelled_dtype(dtype: np.dtype) -> Any:
     """Return a dtype as text, or as a list of fields for that of a structured array.
 
-    None for one with padding, whose bits may be anything.
+    None for one that `dtype_of` cannot make again, such as one with padding, whose bits may be
+    anything.
     """
+    if not dtype.names:
+        return dtype.str
     try:
-        spelled: Any = dtype.descr if dtype.names else dtype.str
-    except ValueError:  # of fields that overlap, or are in another order
+        spelled = json.loads(json.dumps(dtype.descr))
+        return spelled if repr(dtype_of(spelled)) == repr(dtype) else None
+    except (TypeError, ValueError):  # of fields that overlap, or have titles
         return None
-    return spelled if np.dtype(spelled) == dtype else None
+
+
+def dtype_of(spelled: Any) -> np.dtype:
+    """Return the dtype that `spelled_dtype` has spelled. Raises TypeError, ValueError."""
+    dtype: np.dtype = descr_to_dtype(spelled)  # type: ignore[no-untyped-call]
+    return dtype
 
 
 def parts_of(value: Any) -> Optional[list[Any]]:
@@ -366,7 +377,8 @@ def typecode(buffer: Any) -> str:
 def _as_bits(values: np.ndarray) -> np.ndarray:
     """Return an array as bytes, because NaN != NaN and 0.0 == -0.0."""
     values = np.ascontiguousarray(values).reshape(-1)
-    if values.dtype.char in "gG":  # np.longdouble, whose padding may be uninitialized
+    is_padded = values.dtype.char in "gG" or spelled_dtype(values.dtype) is None
+    if is_padded:  # np.longdouble, or fields; the padding may be uninitialized
         return np.frombuffer(repr(values.tolist()).encode(), np.uint8)
     return values.view(np.uint8)
 

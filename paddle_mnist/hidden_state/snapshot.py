@@ -24,7 +24,6 @@ import collections
 import operator
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,8 +112,10 @@ class _Copy(_Unexamined):
         self.copy: Any
         if is_tensor(value):
             self.copy = copied_array(value)
+        elif isinstance(value, np.ndarray):
+            self.copy = value.copy()
         else:
-            self.copy = deepcopy(value) if isinstance(value, ARRAYS) else _data(value)
+            self.copy = value[:] if isinstance(value, BUFFERS) else _data(value)
 
     def _differs(self, now: Any) -> bool:
         return not _has_bytes(now) or not equal(_data(now), self.copy)

@@ -232,19 +232,19 @@ class LayerWatch(Observer):
         for hook in self._gradient_hooks:
             hook.remove()
         for name, norm in self._gradient_norms.items():
-            self.diagnosis.check_gradient(number, name, norm.item())
+            self.diagnosis.check_gradient(number, name, float(norm))
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
     def _parameter_statistics(self) -> Iterator[tuple[str, float]]:
         """Yield those statistics of the watched step's parameters that are known by now."""
         for name, previous in self._previous_weights.items():
-            norm = _norm(previous).item()
-            change = _norm(self._parameters[name] - previous).item()
+            norm = float(_norm(previous))
+            change = float(_norm(self._parameters[name] - previous))
             yield f"watch/{name}/norm", norm
             if change and norm:  # no change: the step has not updated the weights yet
                 yield f"watch/{name}/update_ratio", change / norm
         for name, gradient_norm in self._gradient_norms.items():
-            yield f"watch/{name}/gradient_norm", gradient_norm.item()
+            yield f"watch/{name}/gradient_norm", float(gradient_norm)
 
 
 def _std(values: np.ndarray, mean: np.float32) -> float:

@@ -25,7 +25,6 @@ from paddle_mnist.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
@@ -114,7 +113,7 @@ def name_lines(axes: "Axes", title: str = "") -> None:
         axes.figure.legend(loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
 
 
-def scale_by_logarithm(axis: "Axis") -> None:
+def scale_by_logarithm(axis: Any) -> None:
     """Make an axis logarithmic, with labels of plain characters, such as 10⁻².
 
     Matplotlib's own labels are formulas, which take a quarter of the time of drawing a figure.

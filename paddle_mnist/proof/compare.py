@@ -83,14 +83,14 @@ def _origin(events: Sequence[Event], run: str, step: int, is_first: bool) -> str
     is_first: whether it is the first start that computed the step. Otherwise it may be any of the
     later ones, so all of them are named.
     """
-    checkpoint, origins = None, list[str]()
+    newest, origins = "started from the beginning", list[str]()
     for event in (event for event in events if event["run"] == run):
         if event["event"] == "start":
             checkpoint = event["checkpoint"]
+            newest = f"resumed from {checkpoint}" if checkpoint else "started from the beginning"
         elif (event["event"], event["step"]) == ("step", step):
-            origins.append(
-                f"resumed from {checkpoint}" if checkpoint else "started from the beginning"
-            )
+            origins.append(newest)
+    origins = origins or [newest]  # if it was killed before it reported the step
     return " or ".join(dict.fromkeys(origins[:1] if is_first else origins[1:] or origins))
 
 

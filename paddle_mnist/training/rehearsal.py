@@ -224,7 +224,8 @@ class _Rehearsal:
     def _large_values(self) -> set[ObjectPath]:
         """Return the large values that are saved, except tensors of layers and optimizers."""
         values = {path: find(self.extra.roots, path) for path in self.extra.saved}
-        large = {path for path, value in values.items() if nbytes(value) > MOST_BYTES}
+        plain = {path: value for path, value in values.items() if self.extra.is_plain(value)}
+        large = {path for path, value in plain.items() if nbytes(value) > MOST_BYTES}
         return {path for path in large if not self.extra.is_state(path)}
 
     def _checkpoint(self) -> Checkpoint:

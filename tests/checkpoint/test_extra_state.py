@@ -71,14 +71,24 @@ def test_plain_data_that_are_saved_come_back_bit_for_bit():
 def test_data_that_loading_would_not_find_are_not_plain(tmp_path):
     local = collections.namedtuple("Local", "points")
     swapped = np.dtype({"names": ["a", "b"], "formats": ["f4", "f4"], "offsets": [4, 0]})
-    padded = np.dtype(FIELDS, align=True)
+    padded, unnamed = np.dtype(FIELDS, align=True), np.dtype("i1, i4", align=True)
+    titled = np.dtype([(("title", "a"), "i4")])
     mapped = np.memmap(tmp_path / "file", "int8", "w+", shape=3)
     factory = collections.defaultdict(lambda: 1)
     objects = np.array([object()])
     others = [local(1), mapped, factory, objects, [[[[[[[[[1]]]]]]]]]]
-    others += [np.zeros(2, dtype) for dtype in (swapped, padded)]
+    others += [np.zeros(2, dtype) for dtype in (swapped, padded, unnamed, titled)]
     assert not any(map(is_plain, others))
     assert not is_plain(np.longdouble(1)) and not is_plain(np.ma.masked_all(2, "longdouble"))
+
+
+def test_padding_of_fields_does_not_count():
+    array = np.zeros(2, np.dtype("i1, i4", align=True))
+    other = array.copy()
+    other.view(np.uint8)[1:4] = 7
+    assert equal(array, other)
+    other["f1"] = 1
+    assert not equal(array, other)
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="the bytes have no padding")

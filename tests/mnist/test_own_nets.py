@@ -87,7 +87,7 @@ def test_predictor_of_another_form_of_export_raises(place):
     """`export_run` and Paddle write such models: floats in, and no probabilities out."""
     build, spec = runpy.run_path("my_net.py")["MyNet"], InputSpec([None, 1, 28, 28], "float32")
     export_run("run", build, "out", spec)
-    with pytest.raises(CheckpointError, match=r"out: takes float32 .* what the command export"):
+    with pytest.raises(CheckpointError, match=r"out: takes float32 .* the command export"):
         DigitPredictor("out")
     paddle.jit.save(load_model("run", build), "plain/my_net", input_spec=[spec])
     with pytest.raises(CheckpointError, match=r"plain/about.json: No such file .* export wrote"):

@@ -298,3 +298,18 @@ def test_state_that_comes_in_the_second_step_or_goes_at_the_end_of_an_epoch(is_r
     step = GivesLater(is_reset)
     with pytest.raises(ConfigError, match="scaled"):
         train(ROW, tmp_path, callbacks=[Resets(step)], **with_step(step))
+
+
+def test_number_that_becomes_an_object_of_the_model_is_not_saved(tmp_path, lines):
+    """The attributes of the object lead back to the model, without an end."""
+
+    class Owned:
+        def __init__(self, owner):
+            self.owner = owner
+
+    def remembering_step(model, batch):
+        model.last = Owned(model) if hasattr(model, "last") else 1
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    assert train(ROW, tmp_path, **with_step(remembering_step)).stopped == "finished"
+    assert any(line.startswith("not saved") and "model.last" in line for line in lines())
