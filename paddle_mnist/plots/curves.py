@@ -16,7 +16,6 @@ from paddle_mnist.plots.figure import (
     name_lines,
     new_figure,
     new_panels,
-    scale_by_logarithm,
 )
 from paddle_mnist.plots.history import TRAIN, History, curve, evaluated_tag, metric_tags, series
 
@@ -102,7 +101,7 @@ def _scale_by_logarithm(axes: "Axes") -> None:
     """Make the y axis logarithmic, if all values are positive."""
     values = [value for line in axes.lines for value in np.asarray(line.get_ydata())]
     if values and min(values) > 0:
-        scale_by_logarithm(axes.yaxis)
+        axes.set_yscale("log")
 
 
 def learning_rate(history: History) -> "Figure":
@@ -126,8 +125,7 @@ def range_test(
         axes.axvline(suggestion, color=VERMILION, linestyle="--", label=label)
     low, high = losses.min(), losses[0]
     room = 0.3 * (high - low) or 1.0  # the losses after it has diverged are left out
-    axes.set(xlabel="learning rate", ylabel="loss", ylim=(low - room, high + room))
-    scale_by_logarithm(axes.xaxis)
+    axes.set(xlabel="learning rate", ylabel="loss", xscale="log", ylim=(low - room, high + room))
     axes.grid(alpha=0.3)
     name_lines(axes)
     return figure
@@ -150,11 +148,9 @@ def health(history: History) -> "Figure":
             line = _thinned(*series(history, f"watch/{layer}/{tag}"))
             axes.plot(*line, color=colour, marker=".", markersize=4, label=layer)
         label, scale = HEALTH[tag]
-        axes.set(xlabel="step", ylabel=label)
+        axes.set(xlabel="step", ylabel=label, yscale=scale)
         if scale == "linear":
             axes.set_ylim(0, max(1, axes.get_ylim()[1]))
-        else:
-            scale_by_logarithm(axes.yaxis)
         axes.grid(alpha=0.3)
         name_lines(axes)
     return figure

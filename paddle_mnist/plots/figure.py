@@ -10,7 +10,6 @@ import io
 import logging
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -40,7 +39,6 @@ BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY)
 WIDTH = 7.0  # inches
 SHOWN_DPI = 120  # for the width at which a README shows a figure
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SAVED_DPI = 2 * SHOWN_DPI  # for print, and for high-resolution screens
 
 
@@ -111,24 +109,6 @@ def name_lines(axes: "Axes", title: str = "") -> None:
     if names:
         columns = 2 if max(map(len, names)) < 20 else 1
         axes.figure.legend(loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
-
-
-def scale_by_logarithm(axis: Any) -> None:
-    """Make an axis logarithmic, with labels of plain characters, such as 10⁻².
-
-    Matplotlib's own labels are formulas, which take a quarter of the time of drawing a figure.
-    """
-    from matplotlib.ticker import LogFormatterSciNotation
-
-    class Powers(LogFormatterSciNotation):
-        def __call__(self, x: float, pos: Any = None) -> str:
-            text = re.sub(r"[${}]|\\mathdefault", "", super().__call__(x, pos))
-            base, _, power = text.replace(r"\times", "\N{MULTIPLICATION SIGN}").partition("^")
-            return base + power.translate(SUPERSCRIPTS)
-
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_formatter(Powers())
-    axis.set_minor_formatter(Powers())
 
 
 def literal(text: str) -> str:
