@@ -288,7 +288,8 @@ def _with_gradients(
 
     def hook(gradient: paddle.Tensor) -> None:
         refuse(gradient)
-        scaled = gradients if gradient.item() == 1 else [own * gradient for own in gradients]
+        factor = gradient.item()
+        scaled = gradients if factor == 1 else [own * factor for own in gradients]
         pairs = [pair for pair in zip(parameters, scaled) if not pair[0].stop_gradient]
         paddle.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 

@@ -682,9 +682,10 @@ def batch_loop(number: int) -> Loop:
         losses, gradients, unused, convolved, kept, winners, skipped, weights, sums, unpacking,
         totals, work,
     ):  # fmt: skip
-        skip = pack(parameters, packing, weights)
         chunks, scale = uint64(len(bounds) - 1), 1 / len(images)
-        chunk = next_number(counter)
+        chunk, skip = next_number(counter), ZERO
+        if chunk < chunks:  # else the others have taken all
+            skip = pack(parameters, packing, weights)
         while chunk < chunks:
             part = slice(bounds[chunk], bounds[chunk + ONE])
             rows = kept, winners, skipped, weights
