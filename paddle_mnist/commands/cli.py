@@ -27,7 +27,7 @@ from paddle_mnist.errors import (
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import installed_builds
-from paddle_mnist.system.environment import prepared, printable, usable_home
+from paddle_mnist.system.environment import prepared, printable, refuse_second_import, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
@@ -63,6 +63,7 @@ def run_command(
     home = contextlib.nullcontext() if is_question else usable_home()
     with prepared():
         try:
+            refuse_second_import()
             if not is_question:
                 _require_working_folder()
             stream = sys.stderr if prints_data else sys.stdout

@@ -32,7 +32,8 @@ def main(argv: Sequence[str]) -> int:
     has_figures = config.figures.draw and config.processes.nprocs == 1 and _is_first_process()
     begins = args.fresh or config.resume == "off"
     # A finished run is mostly only reported. If it is to train on, this process draws its figures.
-    is_finished = not begins and RunDirectory(config.output or DEFAULT_OUTPUT).result.exists()
+    result = RunDirectory(config.output or DEFAULT_OUTPUT).result
+    is_finished = not begins and os.path.exists(result)  # False for a name that cannot be
     with drawing_process(has_figures and not is_finished):
         with deferred():
             _compile_ahead(config)

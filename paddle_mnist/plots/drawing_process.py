@@ -39,7 +39,8 @@ def drawing_process(is_wanted: bool) -> Iterator[None]:
     if not is_wanted or not hasattr(os, "fork"):  # Windows
         yield
         return
-    _connection, theirs = multiprocessing.Pipe()
+    connection, theirs = multiprocessing.Pipe()
+    _connection = connection
     with theirs:
         process = subprocess.Popen(
             another_python(PROGRAM, str(os.getpid()), str(theirs.fileno())),
@@ -52,7 +53,7 @@ def drawing_process(is_wanted: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        _connection.close()
+        connection.close()
         _connection = None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
             os.killpg(process.pid, signal.SIGKILL)  # after an error or a signal it may still draw

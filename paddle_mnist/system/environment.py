@@ -11,6 +11,7 @@ import contextlib
 import functools
 import io
 import logging
+import multiprocessing
 import os
 import platform
 import re
@@ -27,6 +28,7 @@ from paddle_mnist.errors import ConfigError, DeviceError
 
 log = logging.getLogger("paddle_mnist")
 
+HELPER = "PADDLE_MNIST_HELPER"  # set for a process that never trains
 LOOPBACK = "127.0.0.1"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HOME = "USERPROFILE" if os.name == "nt" else "HOME"
@@ -79,10 +81,23 @@ def another_python(program: str, *arguments: str) -> list[str]:
 def for_another_python() -> dict[str, str]:
     """Return an environment in which another Python imports the same modules from the same paths.
 
-    A program may have added to its `sys.path`, as a notebook does with a folder of packages.
+    A program may have added to its `sys.path`, as a notebook does with a folder of packages. The
+    other Python cannot train (`refuse_second_import`).
     """
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {**os.environ, "PYTHONPATH": paths}
+    return {**os.environ, "PYTHONPATH": paths, HELPER: "1"}
+
+
+def refuse_second_import() -> None:
+    """Raise ConfigError in a process of a training that has imported the script of the training.
+
+    It would start such processes again and again.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False) or HELPER in os.environ:
+        raise ConfigError(
+            "a new process of this training imports the script, which trains again; expected the "
+            'call under `if __name__ == "__main__":`, in a script without the name of a module'
+        )
 
 
 def open_standard_descriptors() -> None:

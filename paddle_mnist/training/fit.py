@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import multiprocessing
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,11 @@ from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.parallel.processes import Processes, processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.environment import open_standard_descriptors, usable_home
+from paddle_mnist.system.environment import (
+    open_standard_descriptors,
+    refuse_second_import,
+    usable_home,
+)
 from paddle_mnist.training.arguments import Evaluating, FitArguments, StartFrom, where_it_belongs
 from paddle_mnist.training.build import build_training
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -166,11 +169,7 @@ def fit(
     signal's number. Your own handlers for the last three signals are kept.
     """
     arguments = in_scratch(FitArguments(**locals()))  # parses arguments of several types
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise ConfigError(
-            "a new process of this training imports the script, which calls fit again; expected "
-            'the call under `if __name__ == "__main__":`'
-        )
+    refuse_second_import()
     if not _running.acquire(blocking=False):
         raise ConfigError(
             "another fit is running in this process, and both would use the same random-number "

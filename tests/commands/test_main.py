@@ -15,6 +15,7 @@ from conftest import ROOT
 import paddle_mnist
 from paddle_mnist.__main__ import COMMANDS
 from paddle_mnist.mnist.config import FLAT_OPTIONS
+from paddle_mnist.system.environment import for_another_python
 
 
 def command(name):
@@ -36,6 +37,21 @@ def test_main_called_twice_returns_its_code_twice(name, capsys):
         assert re.fullmatch(r"error: .*(--nonsense|x).*\n", printed.err) and not printed.out
     after = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), *log.handlers]
     assert after == handlers
+
+
+def test_train_into_a_name_that_is_too_long_is_one_line(capsys):
+    assert command("train").main(["--data", "digits", "--epochs", "1", "--output", "x" * 300]) == 4
+    assert re.fullmatch(r"error: .*too long.*\n", capsys.readouterr().err)
+
+
+def test_process_of_a_training_does_not_train_itself(tmp_path):
+    """It may import the script, as Matplotlib does with one that is called `fractions.py`."""
+    words = [sys.executable, "-m", "paddle_mnist", "train", "--recipe", "digits"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=for_another_python(), capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: a new process of this training")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
