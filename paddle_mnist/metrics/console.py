@@ -139,17 +139,18 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
             ) from error
 
 
-def log_to_console(stream: Optional[TextIO] = None) -> _TqdmHandler:
+def log_to_console(stream: Optional[TextIO] = None, level: int = logging.INFO) -> _TqdmHandler:
     """Print this package's log lines, to stdout by default; a second call changes nothing.
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
 
-    Returns the handler that prints them; `console_level` changes its level for a while.
+    level: the lowest level to print; `console_level` changes it for a while.
+    Returns the handler that prints them.
     """
     handler = _console_handler()
     if not handler:
         handler = _TqdmHandler(stream)
-        handler.setLevel(logging.INFO)
+        handler.setLevel(level)
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False

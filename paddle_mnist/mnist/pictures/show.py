@@ -12,26 +12,26 @@ from paddle_mnist.mnist.pictures.open import STDIN, open_picture
 from paddle_mnist.mnist.pictures.reading import Reading
 from paddle_mnist.mnist.splits import SIZE
 
-ON_A_SHEET = 1000  # pictures
-COLUMNS, ENLARGED = 10, 4  # of a sheet: pictures in a row, and by how much they are enlarged
+ON_A_SHEET = 1000  # pictures: 100 rows of ten
 PAGES_ON_A_SHEET = 20
 CAPTION = 14  # pixels
 GAP = 4  # pixels
 GOOD, REFUSED, GREY = (120, 220, 120), (255, 90, 90), (64, 64, 64)
 
 
-def sheet(readings: Iterable[Reading]) -> Image.Image:
+def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
     """Draw what the net saw of the first ON_A_SHEET pictures, with the digit and its score.
 
-    A picture in which nothing was found is grey; a refused one has a red caption.
+    A picture in which nothing was found is grey; what was refused has a red caption.
+    times: how much to enlarge.
     """
     shown = list(itertools.islice(readings, ON_A_SHEET))
-    side = SIZE * ENLARGED
-    rows = -(-len(shown) // COLUMNS)
-    image = Image.new("RGB", (COLUMNS * side, max(1, rows) * (side + CAPTION)))
+    side = SIZE * times
+    rows = -(-len(shown) // columns)
+    image = Image.new("RGB", (columns * side, max(1, rows) * (side + CAPTION)))
     pen = ImageDraw.Draw(image)
     for number, reading in enumerate(shown):
-        left, top = number % COLUMNS * side, number // COLUMNS * (side + CAPTION)
+        left, top = number % columns * side, number // columns * (side + CAPTION)
         if reading.pixels is None:
             pen.rectangle((left, top, left + side - 1, top + side - 1), GREY)
         else:
