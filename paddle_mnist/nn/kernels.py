@@ -70,7 +70,7 @@ class Workspace(NamedTuple):
     entry is a gradient, `amounts[k]`, and where its window of inputs is, `windows[k]`.
     """
 
-    target: Floats  # the image; the sums of a convolution, before the pooling; the logits
+    buffer: Floats  # of one stage at a time: the image, the sums of a convolution, or the logits
     gradients: Floats  # of the inputs of each block and of the features
     starts: npt.NDArray[np.uint64]
     places: npt.NDArray[np.int32]
@@ -89,9 +89,9 @@ def new_workspace(net: Net) -> Workspace:
     by_output = max(block.outputs * block.pooled_size for block in net.blocks) + 1
     first = net.blocks[0]
     pixels = first.height * first.width * first.channels + VECTOR
-    targets = max(round_up(net.classes or 0), pixels, *(block.sums.size for block in net.blocks))
+    size = max(round_up(net.classes or 0), pixels, *(block.sums.size for block in net.blocks))
     return Workspace(
-        target=aligned_zeros((targets,), np.float32),
+        buffer=aligned_zeros((size,), np.float32),
         gradients=aligned_zeros((net.gradients.size,), np.float32),
         starts=aligned_zeros((starts,), np.uint64),
         places=aligned_zeros((values,), np.int32),
@@ -135,7 +135,7 @@ def build(net: Net) -> tuple[Loop, Loop]:
             loaded = load(images[i], kept[i], skip, work)
             rows = convolved, first + i, kept[i], winners[i]
             skipped[i] = forward(rows, weights, loaded, work)
-            write_outputs(kept[i], weights, outputs[i], work.target)
+            write_outputs(kept[i], weights, outputs[i], work.buffer)
 
     @entry
     def run_backward(gradients, image_gradients, kept, winners, skipped, weights, sums, work):
@@ -174,7 +174,7 @@ def load_loop(net: Net) -> Loop:
 
     @inlined
     def load(image, kept, skipped, work):
-        inputs, pixels = kept[part], work.target
+        inputs, pixels = kept[part], work.buffer
         for y in range(height):
             for x in range(width):
                 for c in range(channels):
@@ -232,10 +232,10 @@ def blocks_forward(net: Net, number: int) -> Loop:
         if not is_first:
             skipped = before(rows, weights, skipped, work)
             list_inputs(kept[inputs], (skipped,), work)
-        scatter(work, weights[kernels], work.target)
+        scatter(work, weights[kernels], work.buffer)
         if len(convolved[number]):
-            write_convolved(work.target, weights[bias], convolved[number][image])
-        not_finite = pool(work.target, weights[bias], winners[winners_part], kept[outputs])
+            write_convolved(work.buffer, weights[bias], convolved[number][image])
+        not_finite = pool(work.buffer, weights[bias], winners[winners_part], kept[outputs])
         return NAN if not_finite else skipped
 
     return forward
