@@ -7,9 +7,9 @@ A list of what a training may hide never ends, so the rehearsal compares results
    in the second step, and an odd number shows a switch that two steps turn back. Train a fourth
    step if the third has used and cleared gradients that were left in other nets.
 2. Make a checkpoint in memory. It holds the changed values, as far as they can be saved.
-3. Train as many steps again, end the epoch, and keep the outcome: losses, metrics, digests of the
-   weights and of other state. If they are three, two are on new batches, as values such as a
-   maximum act on these, and one on the first batch again, as values kept for each sample do.
+3. Train one more step, or three after three or four, end the epoch, and keep the outcome: losses,
+   metrics, digests of the weights and of other state. The three are on new batches, as values such
+   as a maximum act on these, and on the first one again, as values kept for each sample do.
 4. Restore the initial state, which a restarted program has, load the checkpoint with the code of a
    resume, and repeat the steps of 3.
 5. If the outcome differs, the steps depend on something that no checkpoint holds: ConfigError.
