@@ -36,6 +36,7 @@ SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
 LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray, paddle.Tensor)
 DEFINED = (enum.Enum, types.FunctionType)  # values that the program defines
+CONSTANTS = (*SCALARS, *DEFINED)  # values that do not change in place
 SEQUENCES = (list, tuple, collections.deque)
 CONTAINERS = (dict, *SEQUENCES)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
@@ -270,7 +271,7 @@ def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
     """
     copies = {} if copies is None else copies
     kind = type(value)
-    if kind in ATOMS or value is ABSENT or isinstance(value, (*SCALARS, *DEFINED)):
+    if kind in ATOMS or value is ABSENT or isinstance(value, CONSTANTS):
         return value
     if isinstance(value, tuple):
         return tuple.__new__(kind, [copied(item, copies) for item in value])
@@ -316,7 +317,7 @@ def set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
 
 def is_mutable(value: Any) -> bool:
     """Return whether plain data can change in place, so that it matters where else it is."""
-    return not isinstance(value, (*SCALARS, *DEFINED, tuple, frozenset))
+    return not isinstance(value, (*CONSTANTS, tuple, frozenset))
 
 
 def equal(value: Any, other: Any) -> bool:

@@ -13,9 +13,8 @@ from paddle_mnist.hidden_state.optimizer_state import own_parameters
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     ATOMS,
-    DEFINED,
+    CONSTANTS,
     MOST_ITEMS,
-    SCALARS,
     copied,
     nbytes,
 )
@@ -23,6 +22,7 @@ from paddle_mnist.hidden_state.stateful import set_state, state_of
 
 # Of what is copied in each step: bytes together, and items of a container of containers.
 MOST_KEPT, MOST_NESTED = 2**20, 256
+_FLAT = ATOMS | {tuple}
 
 
 def may_train(extra: ExtraState) -> bool:
@@ -48,24 +48,26 @@ def keep(extra: ExtraState) -> Callable[[bool], list[str]]:
     It is told whether the state may have changed. It then returns the names of values that
     later checkpoints save and that were not copied: large ones, and those that were found since.
     """
+    values: dict[Any, Any] = {path: find(extra.roots, path) for path in extra.saved}
     states = {
         name: state_of(part, name)
         for name, part in extra.parts.items()
         if not isinstance(part, nn.Layer)
     }
-    values = {path: find(extra.roots, path) for path in extra.saved}
+    values.update(states)
     room = [MOST_KEPT]
-    both: dict[Any, Any] = {**values, **states}  # by path, or name
-    small = {key: value for key, value in both.items() if _is_small(value, extra, room)}
     # Together, so that what is in two of them stays one object.
-    copies = dict(zip(small, copied([*small.values()]))) if small else {}
+    made: dict[int, Any] = {}
+    copies = {
+        key: copied(value, made) for key, value in values.items() if _is_small(value, extra, room)
+    }
     frozen = extra.frozen()
 
     def restore(may_have_changed: bool) -> list[str]:
         for name in states:
             if name in copies and may_have_changed:
                 set_state(extra.parts[name], copies[name], name)
-        kept = {path: copies[path] for path in values if path in copies}
+        kept = {path: value for path, value in copies.items() if path not in states}
         for path, value in kept.items():
             if value is ABSENT and find(extra.roots, path) is not ABSENT:
                 assign(find(extra.roots, path[:-1]), path[-1], ABSENT)
@@ -86,11 +88,11 @@ def keep(extra: ExtraState) -> Callable[[bool], list[str]]:
 
 def _is_small(value: Any, extra: ExtraState, room: list[int]) -> bool:
     """Return whether to copy a value in each step. room: the bytes that are left for copies."""
-    if value is ABSENT or isinstance(value, (*SCALARS, *DEFINED)):
+    if value is ABSENT or isinstance(value, CONSTANTS):
         return True
     if type(value) in (list, dict, collections.deque):
         items = value.values() if isinstance(value, dict) else value
-        if {*map(type, items)} <= {*ATOMS, tuple}:  # such as the losses so far
+        if _FLAT.issuperset(map(type, items)):  # such as the losses so far
             return len(value) <= MOST_ITEMS
         if len(value) > MOST_NESTED:
             return False

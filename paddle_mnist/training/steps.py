@@ -140,20 +140,23 @@ class SupervisedStep:
                 )
             return
         shapes = list(outputs.shape), list(labels.shape)
-        if self.is_elementwise and shapes[0] != shapes[1]:
+        if shapes[0] == shapes[1]:
+            return
+        if self.is_elementwise:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise DataError(
                 f"{name} compares outputs {shapes[0]} with labels {shapes[1]} element by element, "
                 "and Paddle would broadcast them to one shape; expected equal shapes: make the "
                 f"labels {shapes[0][1:]}, or reshape the outputs"
             )
-        if self.is_cross_entropy and labels.is_floating_point() and shapes[0] != shapes[1]:
+        if self.is_cross_entropy and labels.is_floating_point():
             raise DataError(
                 f"the labels of a cross-entropy are {describe_batch(labels)}; expected whole "
                 f"numbers, int64, or shares of the classes, {shapes[0]}"
             )
-        is_column = bool(shapes[1]) and shapes[1][0] > 1 and shapes[0] == [*shapes[1], 1]
-        if is_column and not self.has_known_mean and not self._warned_of_shapes:
+        if self.has_known_mean or self._warned_of_shapes:
+            return
+        if shapes[1] and shapes[1][0] > 1 and shapes[0] == [*shapes[1], 1]:
             self._warned_of_shapes = True
             log.warning(
                 "the outputs are %s and the labels %s: a loss that compares them element by "
