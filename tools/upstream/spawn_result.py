@@ -1,5 +1,7 @@
 """paddle.distributed.spawn hangs if its function returns a large result."""
 
+import signal
+
 import paddle.distributed as dist
 
 
@@ -8,7 +10,5 @@ def large():
 
 
 if __name__ == "__main__":
-    context = dist.spawn(large, nprocs=1, join=False, backend="gloo")
-    context.processes[0].join(20)
-    print("still there" if context.processes[0].is_alive() else "fixed")
-    context.processes[0].kill()
+    signal.alarm(60)  # ends a hang
+    dist.spawn(large, nprocs=1, backend="gloo")
