@@ -16,7 +16,7 @@ from benchmarks.headlines import headlines
 from benchmarks.measured import machine
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
-from markdown_tables import is_code, write_table
+from markdown_tables import is_code, write_tables
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
@@ -77,7 +77,7 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     report = benchmark.measure(session)
     report.machine = machine()
     table = benchmark.table(report)
-    marked = {name: table, **headlines(name, table)}
+    marked = {name: table, **headlines(name, benchmark.rows(report))}
     if not is_code(table):
         values = ", ".join(f"{key} {value}" for key, value in report.machine.items())
         marked[name] = f"{table}\n\nMeasured on: {values}."
@@ -85,8 +85,7 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     print(shown, file=out, flush=True)
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
-            for mark, text in marked.items():
-                write_table(path, f"benchmark {mark}", text)
+            write_tables(path, {f"benchmark {mark}": text for mark, text in marked.items()})
 
 
 if __name__ == "__main__":

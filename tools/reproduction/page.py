@@ -10,6 +10,7 @@ The pages are written by hand. In their Markdown, comments that no reader sees h
     what the sentence beside it claims, as a predicate over the same figures
 """
 
+import functools
 import itertools
 import json
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple, Optional
 
-from markdown_tables import marked, replace_marked, translated_for
+from markdown_tables import fill, glossary_of, marked, translated
 
 from paddle_mnist.errors import PaddleMnistError
 from reproduction.claims import Claim, Workspace
@@ -70,7 +71,7 @@ class Page(NamedTuple):
     def text(self, mark: str, path: Path) -> str:
         """Return what stands at a mark of a page, `not measured` if its figures are not there."""
         if mark in self.tables:
-            return translated_for(path, self.tables[mark])
+            return translated(self.tables[mark], glossary_of(path))
         try:
             # f"""{EXPRESSION:FORMAT}""": the formats are Python's.
             return self.value(f'f"""{{{mark.removeprefix("reproduce ")}}}"""')
@@ -95,9 +96,7 @@ def write_pages(page: Page, root: Path) -> None:
     """Write the figures into the pages that are there."""
     for path in (root / name for pair in PAGES for name in pair):
         if path.exists():
-            text = path.read_text("utf-8")
-            text = replace_marked(text, FILLED, lambda mark, path=path: page.text(mark, path))
-            path.write_text(text, "utf-8")
+            fill(path, FILLED, functools.partial(page.text, path=path))
 
 
 def problems(page: Page, root: Path) -> Iterator[str]:
