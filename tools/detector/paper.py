@@ -13,7 +13,6 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from detector import textures
 from detector.camera import (
     Look,
     Page,
@@ -27,16 +26,10 @@ from detector.camera import (
     stroke,
     trimmed,
 )
+from detector.textures import blobs, bricks, clouds, noise, stripes, wood
 
 CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])  # of a page, shares of its sides
-SURFACES = (
-    textures.wood,
-    textures.noise,
-    textures.clouds,
-    textures.stripes,
-    textures.blobs,
-    textures.bricks,
-)
+SURFACES = (wood, noise, clouds, stripes, blobs, bricks)
 
 Region = tuple[float, float, float, float]  # left, top, right, bottom
 
