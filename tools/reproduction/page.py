@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
 from markdown_tables import fill, glossary_of, marked, translated
@@ -41,7 +41,7 @@ PREDICATE = re.compile(r"<!-- holds (.+?) -->")
 MARK = re.compile(r"<!-- (?:reproduce|holds) .+? -->")
 # Markdown takes a line that begins with a comment for HTML, to its end.
 HIDDEN = re.compile(r"^ *<!-- (?:reproduce|holds) [^\n]*?-->[^\n]*\S[^\n]*$", re.MULTILINE)
-FUNCTIONS = {"all": all, "len": len, "max": max, "mean": mean, "min": min}
+FUNCTIONS = {"all": all, "len": len, "max": max, "mean": mean, "median": median, "min": min}
 
 
 class Figures(dict):
