@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure this package. The rows of a table are measured in turns in one run; quote the ratios."""
+"""Measure this package. The rows of a table take turns in one run: quote their ratios."""
 
 import dataclasses
 import json
@@ -39,11 +39,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
     parser.add_argument("--json", action="store_true", help="print the samples as a JSON object")
     parser.add_argument(
-        "--docs",
-        nargs="+",
-        default=(),
-        metavar="FOLDER",
-        help="put the table into the pages there",
+        "--docs", nargs="+", default=(), metavar="FOLDER", help="put the table into the pages there"
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:

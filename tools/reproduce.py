@@ -3,15 +3,15 @@
 
 {claims}
 
-These go into the pages of docs/ and into the package:
+Others go into the pages of docs/ and into the package:
 
 forgetting      train on the digits 0 to 4, then on 5 to 9, with and without replaying old images;
                 accuracy on both halves of the eval split
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
-detector        train the net that detects pictures of no single digit, and put it into the
-                package; to be made again after `pretrained`
-pretrained      train the weights that come with the package, and put them there
+detector        train the net that detects pictures without a single digit, and put it into the
+                package; train it again after `pretrained`
+pretrained      train the weights that come with the package, and put them into it
 figures         train the recipe `default`, and draw the figures of the READMEs
 
 The pages are written by hand; numbers and tables between marks are written here, and predicates
@@ -28,13 +28,7 @@ from typing import Any
 
 from benchmarks.measured import ROOT
 from detector import training as detector
-from reproduction import (
-    accuracy,
-    demonstrations,
-    incremental,
-    initialization,
-    pretrained,
-)
+from reproduction import accuracy, demonstrations, incremental, initialization, pretrained
 from reproduction.claims import SEED, Claim, Experiment, Workspace
 from reproduction.comparison import MOST_SEEDS
 from reproduction.page import PAGES, headings, predicates, problems, stored_page, write_pages
@@ -47,7 +41,7 @@ from paddle_mnist.system.devices import require_paddle, zlib_is_broken
 from paddle_mnist.system.files import write_atomically
 
 README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
-PALETTE = 256  # colours of a file, which no figure here has more of to the eye
+PALETTE = 256  # colours, which look like those of the whole figure
 
 
 def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
@@ -96,7 +90,7 @@ GLOSSARY = "docs/zh/tables.yaml"
 def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> int:
     """Measure the chosen claims; write figures, pages and pictures, and check the pages.
 
-    again: measure experiments that have a stored result, too.
+    again: also measure experiments whose results are stored.
     """
     trainings: dict[str, tuple[Row, int]] = {}
     for claim in chosen:
@@ -106,7 +100,7 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
         for claim in chosen:
             if again or not claim.report(work):
                 claim.measure_into(work)
-    finally:  # what is measured is shown, even if the rest fails
+    finally:  # shows what was measured, even if the rest fails
         page = stored_page(ALL.values(), work)
         for claim in chosen:
             report = claim.report(work)

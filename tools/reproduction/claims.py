@@ -63,7 +63,7 @@ class Workspace:
         return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
     def store_training(self, name: str, result: Report) -> None:
-        """Store the result of a run, beside those that other processes store."""
+        """Add the result of a run to the stored ones, which other processes may extend, too."""
         path = self.folder / "trainings.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f"{path.name}.lock")):
@@ -98,10 +98,10 @@ class Claim:
         return {}
 
     def measure_into(self, work: Workspace) -> None:
-        """Measure what no training gives, and store it."""
+        """Measure and store what does not come from trainings."""
 
     def report(self, work: Workspace) -> Report:
-        """Return what is stored; a report that is empty is not measured."""
+        """Return the stored report, an empty one if nothing was measured."""
         raise NotImplementedError
 
     def table(self, report: Report) -> str:

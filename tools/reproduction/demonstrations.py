@@ -25,7 +25,7 @@ PLAIN = Path(__file__).with_name("plain")
 
 
 def plain(script: str, *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
-    """Run a script of `plain/` on one core; return the JSON that it prints, None for none."""
+    """Run a script of `plain/` on one core; return the JSON that it prints, if it prints some."""
     environment["OMP_NUM_THREADS"] = "1"
     done = run_python(*launcher, PLAIN / script, *arguments, **environment)
     lines = [line for line in done.printed.splitlines() if line.startswith("{")]
@@ -33,7 +33,10 @@ def plain(script: str, *arguments: Any, launcher: Sequence[str] = (), **environm
 
 
 def while_it_trains(recipe: str, options: Mapping[str, Any], output: Path) -> Iterator[None]:
-    """Train a recipe in another process, and yield again and again; kill it when closed."""
+    """Train a recipe in another process; yield about every millisecond until it has ended.
+
+    Closing the iterator kills the process.
+    """
     given = {"recipe": recipe, **QUIET, **options, "output": output}
     words = [f"--{name}={value}" for name, value in given.items()]
     command = [sys.executable, TOOLS / TRAIN, *words]
@@ -60,14 +63,19 @@ def measure_names(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def measure_pattern(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Set the three traps of the checkpoint pattern for real trainings."""
+    """Train where each of the three traps of the checkpoint pattern is set; return what happens.
+
+    saved, steps: of a training that saves by the clock. least: the fewest checkpoints that one of
+    so many looks finds while a training keeps one. by_mtime, newest: the newest checkpoint by the
+    files' times and by the manifests, after the oldest file was touched.
+    """
     options = {"epochs": 2, "train_limit": 640}
     by_clock, single = folder / "by the clock", folder / "single"
     train("digits", {**options, "save_every_seconds": 3600}, by_clock)
     store = RunDirectory(by_clock).checkpoints
     saved = store.all()
     keep_one = {"keep_epochs": False, "keep_best": False, "keep_last": 1, "save_every_steps": 1}
-    counts: list[int] = []  # from the first checkpoint on
+    counts: list[int] = []  # of checkpoints, once there is one
     for _ in while_it_trains("digits", {**options, **keep_one}, single):
         if (count := len(list(single.glob("checkpoints/*.json")))) or counts:
             counts.append(count)
@@ -90,7 +98,7 @@ RECIPE = "tutorial-resume"
 
 
 def measure_resumed(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Resume the document's way in plain Paddle; and the recipe `tutorial-resume`, shuffled."""
+    """Resume a training in plain Paddle as the document does, and a shuffled run after a kill."""
     small = {**QUICK, "epochs": 2, "batch_size": 4} if work.is_quick else {}
     options = {"fast_conv": "on", "data": work.data.path, "shuffle": True, **small}
     by_hand = _resumed_by_hand(work.data.path, folder / "plain", work.choose(0, 640))
@@ -98,7 +106,7 @@ def measure_resumed(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def _resumed_by_hand(data: str, folder: Path, limit: int) -> dict[str, Any]:
-    """Train three epochs; and one, from whose files another process trains the other two."""
+    """Train three epochs at once, and one whose files another process resumes for the others."""
     unbroken, first, resumed = (folder / name for name in ("unbroken", "first", "resumed"))
     whole = plain("resume.py", data, limit, 0, 3, unbroken)
     broken = plain("resume.py", data, limit, 0, 1, first)
@@ -131,7 +139,7 @@ def _resumed(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _compare(
     folders: Sequence[Path], losses: Sequence[Mapping[int, float]], broken_at: int, steps: int
 ) -> dict[str, Any]:
-    """Compare the final weights, and the losses after the step that the training broke at."""
+    """Compare the final weights of two trainings, and their losses after the interruption."""
     whole, resumed = losses
     after = [step for step in whole if step > broken_at]
     if not after or after != [step for step in resumed if step > broken_at]:
@@ -155,7 +163,7 @@ SCHEDULED = 100  # steps
 
 
 def measure_unstepped(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Return the rate at the end of some steps, with Paddle's own schedule."""
+    """Return the learning rate after some steps, with a schedule stepped never and each time."""
     import paddle
 
     rates = {}
@@ -179,7 +187,7 @@ SIZES = (100, 64, 96, 3000)  # of batches
 
 
 def measure_averages(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Average the pretrained net's accuracy on the eval split batch by batch, and count it."""
+    """Return the pretrained net's accuracy on the eval split, counted and averaged over batches."""
     from paddle_mnist import MNIST, MnistDataset, evaluate
 
     evaluation = evaluate(MNIST(pretrained=True), MnistDataset("eval", work.data))
@@ -221,9 +229,9 @@ def measure_everyone(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def measure_race(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Save to one path from other processes, again and again, and read it meanwhile.
+    """Read a file again and again while other processes save to it.
 
-    Counts how often it cannot be read, and whether it can when all have ended.
+    Returns how often it was read, how often that failed, and whether it can be read afterwards.
     """
     count, report = work.choose(SAVES, SAVES // 10), {}
     for way, (kind, processes) in RACE.items():
@@ -255,7 +263,10 @@ COUNTED, WHOLE = 10, 10_000  # steps on all images; images of a whole epoch
 
 
 def measure_counted(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Return the processor seconds of steps on all images, and what a whole epoch sees, by way."""
+    """Return the processor seconds of a step, and the share of images that an epoch sees.
+
+    reading: the batches are counted by reading them all at each step. once: before the loop.
+    """
     everything, whole = work.choose((50_000, WHOLE), (640, 640))
     steps = plain("counted.py", work.data.path, everything, work.choose(COUNTED, 3))
     epoch = plain("counted.py", work.data.path, whole, whole // 100)
@@ -266,7 +277,7 @@ def measure_counted(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def measure_option(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Return how Paddle's `spawn` and this package's end with the tutorial's option."""
+    """Return the errors of Paddle's `spawn` and of this package's for the misspelt option."""
     from paddle import distributed
 
     from paddle_mnist.parallel.world import spawn
@@ -282,7 +293,10 @@ def measure_option(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def measure_variable(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Return what Paddle's launcher starts for each variable, and what an option's slip does."""
+    """Return the GPUs, messages and exit codes for the right variable and the misspelt one.
+
+    here: those for a misspelt option of this package.
+    """
     report: dict[str, Any] = {}
     for way, name in (("visible", "CUDA_VISIBLE_DEVICES"), ("tutorial", "CUDA_VISIABLE_DEVICES")):
         ranks = folder / way
@@ -327,7 +341,7 @@ def measure_globals(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def measure_partly(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Load a trained net's weights into one with another second convolution: Paddle's way, ours."""
+    """Load weights into a net whose second convolution is another, with Paddle and this package."""
     printed = [plain("partly.py", work.data.path, seed) for seed in work.choose(SEEDS, SEEDS[:2])]
     return {
         **printed[-1],

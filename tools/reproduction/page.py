@@ -25,7 +25,7 @@ from markdown_tables import fill, glossary_of, marked, translated
 from paddle_mnist.errors import PaddleMnistError
 from reproduction.claims import Claim, Workspace
 
-# In English and in Chinese, if there is one; the first pair is the page of the claims.
+# Each page in English and, if it is translated, in Chinese; the claims are in the first.
 PAGES = (
     ("REPRODUCTION.md", "docs/zh/reproduction.md"),
     ("README.md", "README.zh-CN.md"),
@@ -51,7 +51,7 @@ class Figures(dict):
 
 
 class Page(NamedTuple):
-    """The contents of the pages' marks. tables: by mark. names: what expressions are over."""
+    """What the pages' marks show. tables: by mark. names: the values that expressions may use."""
 
     tables: Mapping[str, str]
     names: Mapping[str, Any]
@@ -69,7 +69,7 @@ class Page(NamedTuple):
             ) from error
 
     def text(self, mark: str, path: Path) -> str:
-        """Return what stands at a mark of a page, `not measured` if its figures are not there."""
+        """Return the text for a mark of a page, `not measured` if its figures are missing."""
         if mark in self.tables:
             return translated(self.tables[mark], glossary_of(path))
         try:
@@ -80,7 +80,7 @@ class Page(NamedTuple):
 
 
 def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
-    """Read what is stored: neither MNIST nor a run is needed."""
+    """Return what the stored results give for the pages, without MNIST and without a run."""
     tables: dict[str, str] = {}
     names: dict[str, Any] = {"versions": work.versions()}
     for claim in claims:
@@ -100,7 +100,7 @@ def write_pages(page: Page, root: Path) -> None:
 
 
 def problems(page: Page, root: Path) -> Iterator[str]:
-    """Give a line for each number, table and sentence of the pages that is not as measured."""
+    """Yield a line for each number, table and sentence of the pages that is not as measured."""
     for place, match, path in _found(root, marked(FILLED)):
         lines = match["text"].rstrip("\n").split("\n")
         expected = page.text(match["mark"], path).split("\n")
@@ -123,7 +123,7 @@ def problems(page: Page, root: Path) -> Iterator[str]:
 
 
 def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:
-    """Give each predicate of the pages, its place, and whether it holds, if that is measured."""
+    """Yield each predicate's place, the predicate, and whether it holds; None: not measured."""
     for place, match, _ in _found(root, PREDICATE):
         try:
             yield place, match[1], bool(page.value(match[1]))
@@ -132,7 +132,7 @@ def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool
 
 
 def _found(root: Path, pattern: re.Pattern) -> Iterator[tuple[str, re.Match, Path]]:
-    """Give the matches in the pages that are there, with their places and pages."""
+    """Yield each match in the pages that exist, with its place and its page."""
     for path in (root / name for names in PAGES for name in names):
         text = path.read_text("utf-8") if path.exists() else ""
         for match in pattern.finditer(text):

@@ -30,7 +30,7 @@ KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "
 class Row:
     """A way to train, a row of a table: a recipe, and the options that differ from the recipe's.
 
-    Instead of a recipe, TUTORIAL: the tutorial's own loop, whose only option is epochs.
+    With TUTORIAL instead of a recipe, it is the tutorial's own loop, whose only option is epochs.
     """
 
     title: str
