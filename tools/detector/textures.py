@@ -13,7 +13,7 @@ Size = tuple[int, int]
 
 
 def _of_values(values: Callable[[Size, Random], np.ndarray]) -> Draw:
-    """Return a drawing of what computes values from 0 to 1, laid between two colours."""
+    """Return a function that draws values from 0 to 1 as shades between two random colours."""
 
     def draw(random: Random) -> Image.Image:
         look = random_look(random)
