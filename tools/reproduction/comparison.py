@@ -43,7 +43,7 @@ class Comparison(Claim):
         report: dict[str, Any] = {}
         for name, row in self.rows.items():
             if results := results_of(row, work):
-                report[name] = {"seeds": list(results), "images": row.sized(work).images}
+                report[name] = {"seeds": list(results)}
                 for key in ("eval_acc", "eval_loss", *self.also):
                     if values := [result[key] for result in results.values() if key in result]:
                         report[name][key] = values
@@ -66,7 +66,6 @@ class Comparison(Claim):
             "eval loss": (".4f", of("eval_loss", statistics.mean)),
             **{title: (".4f", of(key, statistics.mean)) for key, title in self.also.items()},
             "seeds": ("d", of("eval_acc", len)),
-            "images seen": (",d", "images"),
         }
         rows = {row.title: report.get(name, {}) for name, row in self.rows.items()}
         return table_of_rows("", columns, rows)
