@@ -31,7 +31,7 @@ from detector import training as detector
 from reproduction import accuracy, demonstrations, incremental, initialization, pretrained
 from reproduction.claims import SEED, Claim, Experiment, Workspace
 from reproduction.comparison import MOST_SEEDS
-from reproduction.page import PAGES, headings, predicates, problems, stored_page, write_pages
+from reproduction.page import PAGES, headings, predicates, problems, stored_contents, write_pages
 from reproduction.trainings import Row, train, train_missing
 
 from paddle_mnist.commands import Parser, run_command, run_script
@@ -101,14 +101,14 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
             if again or not claim.report(work):
                 claim.measure_into(work)
     finally:  # shows what was measured, even if the rest fails
-        page = stored_page(ALL.values(), work)
+        contents = stored_contents(ALL.values(), work)
         for claim in chosen:
             report = claim.report(work)
             print(claim.table(report))
-        write_pages(page, work.root)
+        write_pages(contents, work.root)
     if work.root == ROOT:
         return check()
-    for place, predicate, holds in predicates(page, work.root):
+    for place, predicate, holds in predicates(contents, work.root):
         if holds is False and not work.is_quick:
             print(f"{place}: {predicate} does not hold for these results", file=sys.stderr)
     return 0
@@ -116,7 +116,7 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
 
 def check() -> int:
     """Print where the pages differ from the stored results; return 1 if they do."""
-    lines = list(problems(stored_page(ALL.values(), Workspace()), ROOT))
+    lines = list(problems(stored_contents(ALL.values(), Workspace()), ROOT))
     print("\n".join(lines) or "numbers, tables and predicates of the pages are as measured")
     return 1 if lines else 0
 
@@ -168,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
             "least 1"
         )
     if args.page_only:
-        write_pages(stored_page(ALL.values(), Workspace()), ROOT)
+        write_pages(stored_contents(ALL.values(), Workspace()), ROOT)
     if args.page_only or args.check:
         return check()
     data, output, root = open_images(args, chosen), Path(args.output).absolute(), ROOT

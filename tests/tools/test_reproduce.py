@@ -8,7 +8,7 @@ import pytest
 import reproduce
 from conftest import ROOT
 from reproduction.claims import Workspace
-from reproduction.page import PAGES, problems, stored_page, write_pages
+from reproduction.page import PAGES, problems, stored_contents, write_pages
 from synthetic_data import tiny_splits, write_idx
 
 
@@ -32,8 +32,8 @@ def test_check_pages_match_the_stored_results(tool):
 
 
 @pytest.fixture(scope="module")
-def page():
-    return stored_page(reproduce.ALL.values(), Workspace())
+def contents():
+    return stored_contents(reproduce.ALL.values(), Workspace())
 
 
 @pytest.fixture
@@ -56,23 +56,25 @@ def pages(tmp_path):
     ],
     ids=["number", "cell", "predicate", "unknown figure", "one language"],
 )
-def test_problems_page_differs_from_the_results_reports_it(pages, page, name, old, new, problem):
+def test_problems_page_differs_from_the_results_reports_it(
+    pages, contents, name, old, new, problem
+):
     text = (pages / name).read_text()
     assert old in text
     (pages / name).write_text(text.replace(old, new, 1))
-    found = list(problems(page, pages))
+    found = list(problems(contents, pages))
     assert any(re.search(problem, line) for line in found), found
 
 
-def test_write_pages_fills_the_marks_from_the_stored_results(pages, page):
+def test_write_pages_fills_the_marks_from_the_stored_results(pages, contents):
     before = {name: (pages / name).read_text() for names in PAGES for name in names}
     for name, text in before.items():
         filled = r"(<!-- reproduce [^\n]+? -->\n?).*?(<!-- end -->)"
         (pages / name).write_text(re.sub(filled, r"\1\2", text, flags=re.DOTALL))
-    write_pages(page, pages)
+    write_pages(contents, pages)
     assert before == {name: (pages / name).read_text() for name in before}
     (pages / "README.md").write_text("<!-- reproduce new.mean:.2% -->old<!-- end -->\n")
-    write_pages(page, pages)
+    write_pages(contents, pages)
     assert "-->not measured<!--" in (pages / "README.md").read_text()
 
 

@@ -44,13 +44,13 @@ HIDDEN = re.compile(r"^ *<!-- (?:reproduce|holds) [^\n]*?-->[^\n]*\S[^\n]*$", re
 FUNCTIONS = {"all": all, "len": len, "max": max, "mean": mean, "median": median, "min": min}
 
 
-class Figures(dict):
-    """Figures by name, which are attributes, too."""
+class Namespace(dict):
+    """A dictionary whose items are attributes, too."""
 
     __getattr__ = dict.__getitem__
 
 
-class Page(NamedTuple):
+class Contents(NamedTuple):
     """What the pages' marks show. tables: by mark. names: the values that expressions may use."""
 
     tables: Mapping[str, str]
@@ -79,7 +79,7 @@ class Page(NamedTuple):
             return "not measured"
 
 
-def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
+def stored_contents(claims: Iterable[Claim], work: Workspace) -> Contents:
     """Return what the stored results give for the pages, without MNIST and without a run."""
     tables: dict[str, str] = {}
     names: dict[str, Any] = {"versions": work.versions()}
@@ -89,25 +89,25 @@ def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
             tables[mark] = claim.table(report)
         if claim.is_complete(report):
             names[claim.id] = claim.findings(report)
-    return Page(tables, json.loads(json.dumps(rounded(names)), object_hook=Figures))
+    return Contents(tables, json.loads(json.dumps(rounded(names)), object_hook=Namespace))
 
 
-def write_pages(page: Page, root: Path) -> None:
+def write_pages(contents: Contents, root: Path) -> None:
     """Write the figures into the pages that are there."""
     for path in (root / name for pair in PAGES for name in pair):
         if path.exists():
-            fill(path, FILLED, functools.partial(page.text, path=path))
+            fill(path, FILLED, functools.partial(contents.text, path=path))
 
 
-def problems(page: Page, root: Path) -> Iterator[str]:
+def problems(contents: Contents, root: Path) -> Iterator[str]:
     """Yield a line for each number, table and sentence of the pages that is not as measured."""
     for place, match, path in _found(root, marked(FILLED)):
         lines = match["text"].rstrip("\n").split("\n")
-        expected = page.text(match["mark"], path).split("\n")
+        expected = contents.text(match["mark"], path).split("\n")
         for line, measured in itertools.zip_longest(lines, expected):
             if line != measured:
                 yield f"{place}: {match['mark']} is {line!r}; expected {measured!r}"
-    for place, predicate, holds in predicates(page, root):
+    for place, predicate, holds in predicates(contents, root):
         if not holds:
             reason = "has no figures" if holds is None else "does not hold: rewrite the sentence"
             yield f"{place}: {predicate} {reason}"
@@ -122,11 +122,11 @@ def problems(page: Page, root: Path) -> Iterator[str]:
             yield f"{english} has {mark} {there[mark]} times, {chinese} {here[mark]} times"
 
 
-def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:
+def predicates(contents: Contents, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:
     """Yield each predicate's place, the predicate, and whether it holds; None: not measured."""
     for place, match, _ in _found(root, PREDICATE):
         try:
-            yield place, match[1], bool(page.value(match[1]))
+            yield place, match[1], bool(contents.value(match[1]))
         except (NameError, LookupError):
             yield place, match[1], None
 
