@@ -54,7 +54,8 @@ test-release: $(if $(PART),,check coverage test-servers) $(VENV)/.installed-slow
 
 upstream: $(VENV)/.installed-test
 	@for script in tools/upstream/*.py; do \
-		echo "$$script: $$($(RUN)/python $$script 2>/dev/null)"; done
+		$(RUN)/python $$script >/dev/null 2>&1 && state=fixed || state='still there'; \
+		echo "$$script: $$state"; done
 
 test-servers:
 	$(MAKE) $(VENV)-servers/.installed-test VENV=$(VENV)-servers PYTHON='$(PYTHON_OF_SERVERS)' \

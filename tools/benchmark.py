@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure this package. The rows of a table are measured in turns in one run; quote the ratios."""
+"""Measure this package. The rows of a table take turns in one run: quote their ratios."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from benchmarks.headlines import headlines
 from benchmarks.measured import machine
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
-from markdown_tables import is_code, write_table
+from markdown_tables import is_code, write_tables
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
@@ -39,11 +39,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
     parser.add_argument("--json", action="store_true", help="print the samples as a JSON object")
     parser.add_argument(
-        "--docs",
-        nargs="+",
-        default=(),
-        metavar="FOLDER",
-        help="put the table into the pages there",
+        "--docs", nargs="+", default=(), metavar="FOLDER", help="put the table into the pages there"
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
@@ -77,7 +73,7 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     report = benchmark.measure(session)
     report.machine = machine()
     table = benchmark.table(report)
-    marked = {name: table, **headlines(name, table)}
+    marked = {name: table, **headlines(name, benchmark.rows(report))}
     if not is_code(table):
         values = ", ".join(f"{key} {value}" for key, value in report.machine.items())
         marked[name] = f"{table}\n\nMeasured on: {values}."
@@ -85,8 +81,7 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     print(shown, file=out, flush=True)
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
-            for mark, text in marked.items():
-                write_table(path, f"benchmark {mark}", text)
+            write_tables(path, {f"benchmark {mark}": text for mark, text in marked.items()})
 
 
 if __name__ == "__main__":

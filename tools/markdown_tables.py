@@ -64,42 +64,34 @@ def _cell(value: Any, specification: Optional[str]) -> str:
     return value if isinstance(value, str) else format(value, specification)
 
 
-def write_table(path: Path, mark: str, table: str) -> None:
-    """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`.
+def write_tables(page: Path, tables: Mapping[str, str]) -> None:
+    """Put tables into a page, by mark, translated if the page's folder has a glossary."""
+    glossary = glossary_of(page)
+    pattern = "|".join(map(re.escape, tables))
+    fill(page, pattern, lambda mark: translated(tables[mark], glossary))
 
-    Where text follows the first mark on its own line, as in a table's cell, it stays in that line.
-    The table is translated if the page's folder has a glossary, `tables.yaml`.
-    """
-    text = path.read_text("utf-8")
-    table = translated_for(path, table)
-    path.write_text(replace_marked(text, re.escape(mark), lambda _: table), "utf-8")
+
+def fill(page: Path, pattern: str, text_of: Callable[[str], str]) -> None:
+    """Replace the text of each mark of a page whose name matches the pattern."""
+
+    def filled(match: re.Match[str]) -> str:
+        return f"{match['start']}{text_of(match['mark'])}{match['line']}{match['end']}"
+
+    page.write_text(marked(pattern).sub(filled, page.read_text("utf-8")), "utf-8")
 
 
 def marked(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression for marks and what stands between these and their ends.
+    """Return a regular expression for `<!-- MARK -->TEXT<!-- end -->`.
 
-    pattern: for the marks' names. Its groups: mark; text, which of a block includes the newline
-    before the end; start, line and end, which are kept.
+    The text is in the mark's own line, as in a table's cell, or in lines between the two comments.
+
+    pattern: of the marks' names. Groups of the result: mark; text, with the newline at its end if
+    it is in lines of its own; start, line and end, which stay as they are.
     """
     return re.compile(
         rf"(?P<start><!-- (?P<mark>{pattern}) -->(?P<line>\n?))(?P<text>.*?)(?P<end><!-- end -->)",
         re.DOTALL,
     )
-
-
-def replace_marked(text: str, pattern: str, new: Callable[[str], str]) -> str:
-    """Return a page with what `new` gives for each mark in place of what stands there.
-
-    pattern: a regular expression for the marks.
-    """
-    return marked(pattern).sub(
-        lambda match: f"{match['start']}{new(match['mark'])}{match['line']}{match['end']}", text
-    )
-
-
-def translated_for(path: Path, table: str) -> str:
-    """Return a table in the language of a page: translated if its folder has a glossary."""
-    return translated(table, glossary_of(path))
 
 
 @functools.cache
@@ -115,26 +107,26 @@ def is_code(text: str) -> bool:
 
 
 def translated(table: str, glossary: Mapping[str, str]) -> str:
-    """Return a table with each whole phrase of the glossary replaced, the longest first.
+    """Return a table with each whole phrase of the glossary translated, the longest first.
 
-    `{}` in a phrase stands for a figure, or for several with commas between them; in its
+    `{}` in a phrase stands for a number, or for several with commas between them; in its
     translation it is their place, and `{1}` that of the second, where the order changes. Code
     stays as it is, unless it is part of a phrase.
     """
     if is_code(table) or not glossary:
         return table
-    code = "`[^`\n]*`"  # unless a phrase holds it
-    phrases = "|".join([*(_pattern(phrase).pattern for phrase in _longest_first(glossary)), code])
-    return re.sub(phrases, lambda match: translated_phrase(match[0], glossary), table)
+    phrases = _longest_first(glossary)
 
+    def translation(match: re.Match[str]) -> str:
+        for phrase in phrases:
+            if parts := _pattern(phrase).fullmatch(match[0]):
+                return glossary[phrase].format(*(x.replace(", ", "、") for x in parts.groups()))
+        return match[0]  # code
 
-def translated_phrase(text: str, glossary: Mapping[str, str]) -> str:
-    """Return the translation of a text that is one phrase of the glossary; others as they are."""
-    for phrase in _longest_first(glossary):
-        if match := _pattern(phrase).fullmatch(text):
-            figures = (figure.replace(", ", "、") for figure in match.groups())
-            return glossary[phrase].format(*figures)
-    return text
+    code = "`[^`\n]*`"
+    return re.sub(
+        "|".join([*(_pattern(phrase).pattern for phrase in phrases), code]), translation, table
+    )
 
 
 def _longest_first(glossary: Iterable[str]) -> list[str]:
@@ -153,17 +145,12 @@ def _pattern(phrase: str) -> re.Pattern[str]:
 
 def marked_tables(text: str) -> dict[str, str]:
     """Return the tables of a page, by mark."""
-    blocks = re.findall(r"<!-- (?!end)([\w -]+) -->\n(.*?)\n?<!-- end -->", text, re.DOTALL)
-    return dict(blocks)
-
-
-def copy_tables(source: Path, target: Path) -> None:
-    """Put the tables of each page in `source` into its translation in `target`."""
-    for page in sorted(source.glob("*.md")):
-        if (target / page.name).exists():
-            for mark, text in marked_tables(page.read_text("utf-8")).items():
-                write_table(target / page.name, mark, text)
+    found = marked(r"(?:benchmark|reproduce) [\w -]+").finditer(text)
+    return {match["mark"]: match["text"].rstrip("\n") for match in found if match["line"]}
 
 
 if __name__ == "__main__":
-    copy_tables(*map(Path, sys.argv[1:]))
+    source, target = map(Path, sys.argv[1:])
+    for page in sorted(source.glob("*.md")):
+        if (target / page.name).exists():
+            write_tables(target / page.name, marked_tables(page.read_text("utf-8")))

@@ -3,15 +3,15 @@
 
 {claims}
 
-These go into the pages of docs/ and into the package:
+Others go into the pages of docs/ and into the package:
 
 forgetting      train on the digits 0 to 4, then on 5 to 9, with and without replaying old images;
                 accuracy on both halves of the eval split
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
-detector        train the net that detects pictures of no single digit, and put it into the
-                package; to be made again after `pretrained`
-pretrained      train the weights that come with the package, and put them there
+detector        train the net that detects pictures without a single digit, and put it into the
+                package; train it again after `pretrained`
+pretrained      train the weights that come with the package, and put them into it
 figures         train the recipe `default`, and draw the figures of the READMEs
 
 The pages are written by hand; numbers and tables between marks are written here, and predicates
@@ -28,16 +28,10 @@ from typing import Any
 
 from benchmarks.measured import ROOT
 from detector import training as detector
-from reproduction import (
-    accuracy,
-    demonstrations,
-    incremental,
-    initialization,
-    pretrained,
-)
+from reproduction import accuracy, demonstrations, incremental, initialization, pretrained
 from reproduction.claims import SEED, Claim, Experiment, Workspace
 from reproduction.comparison import MOST_SEEDS
-from reproduction.page import PAGES, headings, predicates, problems, stored_page, write_pages
+from reproduction.page import PAGES, headings, predicates, problems, stored_contents, write_pages
 from reproduction.trainings import Row, train, train_missing
 
 from paddle_mnist.commands import Parser, run_command, run_script
@@ -47,7 +41,7 @@ from paddle_mnist.system.devices import require_paddle, zlib_is_broken
 from paddle_mnist.system.files import write_atomically
 
 README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
-PALETTE = 256  # colours of a file, which no figure here has more of to the eye
+PALETTE = 256  # colours, which look like those of the whole figure
 
 
 def draw_for_readmes(work: Workspace, folder: Path) -> dict[str, Any]:
@@ -87,7 +81,7 @@ OTHER_CLAIMS: tuple[Claim, ...] = (  # of other pages, and of the package
     initialization.COLLAPSED,
     Experiment("detector", detector.measure, detector.tabulate),
     pretrained.CLAIM,
-    Experiment("figures", draw_for_readmes, lambda report: "\n".join(report["files"])),
+    Experiment("figures", draw_for_readmes),
 )
 ALL = {claim.id: claim for claim in (*CLAIMS, *OTHER_CLAIMS)}
 GLOSSARY = "docs/zh/tables.yaml"
@@ -96,7 +90,7 @@ GLOSSARY = "docs/zh/tables.yaml"
 def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> int:
     """Measure the chosen claims; write figures, pages and pictures, and check the pages.
 
-    again: measure experiments that have a stored result, too.
+    again: also measure experiments whose results are stored.
     """
     trainings: dict[str, tuple[Row, int]] = {}
     for claim in chosen:
@@ -106,15 +100,15 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
         for claim in chosen:
             if again or not claim.report(work):
                 claim.measure_into(work)
-    finally:  # what is measured is shown, even if the rest fails
-        page = stored_page(ALL.values(), work)
+    finally:  # shows what was measured, even if the rest fails
+        contents = stored_contents(ALL.values(), work)
         for claim in chosen:
             report = claim.report(work)
             print(claim.table(report))
-        write_pages(page, work.root)
+        write_pages(contents, work.root)
     if work.root == ROOT:
         return check()
-    for place, predicate, holds in predicates(page, work.root):
+    for place, predicate, holds in predicates(contents, work.root):
         if holds is False and not work.is_quick:
             print(f"{place}: {predicate} does not hold for these results", file=sys.stderr)
     return 0
@@ -122,7 +116,7 @@ def measure_and_write(work: Workspace, chosen: Sequence[Claim], again: bool) -> 
 
 def check() -> int:
     """Print where the pages differ from the stored results; return 1 if they do."""
-    lines = list(problems(stored_page(ALL.values(), Workspace()), ROOT))
+    lines = list(problems(stored_contents(ALL.values(), Workspace()), ROOT))
     print("\n".join(lines) or "numbers, tables and predicates of the pages are as measured")
     return 1 if lines else 0
 
@@ -174,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
             "least 1"
         )
     if args.page_only:
-        write_pages(stored_page(ALL.values(), Workspace()), ROOT)
+        write_pages(stored_contents(ALL.values(), Workspace()), ROOT)
     if args.page_only or args.check:
         return check()
     data, output, root = open_images(args, chosen), Path(args.output).absolute(), ROOT

@@ -7,8 +7,11 @@ import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
-from benchmarks.commands import DATA, PARSED
-from markdown_tables import marked_tables
+from benchmarks.commands import DATA, PARSED, WARM
+from benchmarks.headlines import TORCH
+from benchmarks.steps import STEP_1
+from conftest import ROOT
+from markdown_tables import marked, marked_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
@@ -28,6 +31,24 @@ def test_data_benchmark_compares_ways_to_open_a_file_in_a_page(tool, tiny, tmp_p
     assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
     measured = f", commit {machine['commit']}, date {machine['date']}.\n<!-- end -->\nb\n"
     assert machine["cores"] == str(usable_cpus()) and text.endswith(measured)
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+@pytest.mark.parametrize(
+    ("mark", "table", "title", "column"),
+    [
+        ("faster-fast", "time-to-accuracy", WARM, "times faster"),
+        ("faster-torch", "time-to-accuracy", TORCH, "times faster"),
+        ("accuracy-fast", "time-to-accuracy", WARM, "eval accuracy"),
+        ("times-paddle", "train", STEP_1, "times Paddle's"),
+    ],
+)
+def test_readmes_quote_cells_of_the_pages(readme, mark, table, title, column):
+    text = marked_tables((ROOT / "docs/en/speed.md").read_text())[f"benchmark {table}"]
+    head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if "|" in line)
+    (row,) = (row for row in rows if row[0] == title)
+    quoted = marked(f"benchmark {mark}").search((ROOT / readme).read_text())["text"]
+    assert quoted == row[head.index(column)].split()[0]
 
 
 @pytest.mark.release

@@ -1,39 +1,29 @@
-"""The figures that the READMEs quote: cells of the tables that the pages show, and their ratios.
+"""The numbers that the READMEs quote from the tables.
 
 A ratio compares like with like: one thread with one thread.
 """
 
-WHOLE, STEADY = ("time-to-accuracy", "times faster"), ("train", "images a second")
-STEP = "this package's training step, 1 thread"
-# By mark: the table, the column, the row, and the row to divide it by. A row is named by the
-# beginning of its title.
-HEADLINES = {
-    "faster-fast": (*WHOLE, "this package, recipe `fast`, images cached"),
-    "faster-torch": (*WHOLE, "PyTorch eager"),
-    "accuracy-fast": ("time-to-accuracy", "eval accuracy", "this package, recipe `fast`"),
-    "times-paddle": (*STEADY, STEP, "Paddle's layers, the bare loop, 1 thread"),
-    "times-torch": (*STEADY, STEP, "PyTorch eager, channels last, 1 thread"),
+from benchmarks.commands import FIVE_EPOCHS, WARM
+from benchmarks.steps import PADDLE, STEP_1, TORCH_1
+from benchmarks.turns import Rows
+
+TORCH = "PyTorch eager, the tutorial's recipe, images in memory"
+# By mark: the table, the figure, the two rows whose ratio is quoted, and its format.
+RATIOS = {
+    "faster-fast": ("time-to-accuracy", "seconds", FIVE_EPOCHS, WARM, ".1f"),
+    "faster-torch": ("time-to-accuracy", "seconds", FIVE_EPOCHS, TORCH, ".1f"),
+    "times-paddle": ("train", "rate", STEP_1, PADDLE, ".2f"),
+    "times-torch": ("train", "rate", STEP_1, TORCH_1, ".2f"),
 }
 
 
-def headlines(name: str, table: str) -> dict[str, str]:
-    """Return the figures, by mark, that come from the Markdown table called `name`.
-
-    A rival that is not installed leaves its figures out.
-    """
-    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    figures = {}
-    for mark, (source, column, *titles) in HEADLINES.items():
-        if source == name:
-            columns, _, *rows = lines
-            place = columns.index(column)
-            rows = [row for row in rows if len(row) == len(columns)]  # not those of a second table
-            cells = [
-                next((row[place] for row in rows if row[0].startswith(title)), "")
-                for title in titles
-            ]
-            if all(cell[:1].isdigit() for cell in cells):
-                # Of cells such as "12,892 (12,684 to 12,980)" or "98.40% (of 3)", the first one.
-                first, *base = (cell.split()[0].replace(",", "") for cell in cells)
-                figures[mark] = f"{float(first) / float(base[0]):.2f}" if base else first
-    return figures
+def headlines(name: str, rows: Rows) -> dict[str, str]:
+    """Return the numbers from the table called `name`, by mark; not those of missing libraries."""
+    numbers = {
+        mark: format(rows[first][figure] / rows[second][figure], form)
+        for mark, (table, figure, first, second, form) in RATIOS.items()
+        if table == name and rows.get(first) and rows.get(second)
+    }
+    if rows.get(WARM):
+        numbers["accuracy-fast"] = rows[WARM]["mean"].split()[0]  # of "98.68% (of 5)"
+    return numbers

@@ -79,10 +79,7 @@ BENCHMARKS = {
         "Latency and throughput of the engines that run the net.",
         kinds=_engines,
         head="engine",
-        columns={
-            "one image: median ms": (".2f", "one"),
-            "images a second": (",.0f", "rate"),
-        },
+        columns={"one image: median ms": (".2f", "one"), "images a second": (",.0f", "rate")},
         note=_note_on_engines,
         warm_up=1,
     ),

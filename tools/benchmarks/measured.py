@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import os
 import platform
 import re
 import subprocess
@@ -29,21 +28,6 @@ def machine() -> dict[str, str]:
     return {
         **versions,
         "cpu": models[0] if models else platform.machine(),
-        "blas": _blas_kernels(),
         "commit": commit.stdout.strip() or "unknown",
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _blas_kernels() -> str:
-    """Return the kernels of NumPy's and SciPy's OpenBLAS, and whether the environment chose them.
-
-    OPENBLAS_CORETYPE, where it is set, may make NumPy slower.
-    """
-    import numpy  # noqa: F401, whose library is to be looked at
-    from threadpoolctl import threadpool_info
-
-    libraries = [info for info in threadpool_info() if info["internal_api"] == "openblas"]
-    kernels = " and ".join(sorted({str(info.get("architecture")) for info in libraries}))
-    chosen = os.environ.get("OPENBLAS_CORETYPE")
-    return f"{kernels or 'no OpenBLAS'}, OPENBLAS_CORETYPE {chosen or 'not set'}"

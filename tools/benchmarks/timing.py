@@ -96,8 +96,8 @@ def train(config: TrainConfig, *callbacks: Any, **arguments: Any) -> None:
 class PartTimer:
     """A profiler for `fit` that keeps the seconds of each part of its steps, and of whole steps.
 
-    They are in a file: `fit` would save a list of them with each checkpoint, and what is measured
-    would grow with the steps.
+    It writes them into a file, because `fit` would save a list with each checkpoint, and saving,
+    which is measured, would take longer with each step.
     """
 
     def __init__(self) -> None:
@@ -142,9 +142,6 @@ class Timing(Callback):
 
 
 def timed_training(config: TrainConfig) -> dict[str, list[float]]:
-    """Train, and return the seconds of each part of each step, and of the whole "step".
-
-    Of several processes, those of the first.
-    """
+    """Train; return the seconds of each part of each step, and of the whole "step", on rank 0."""
     train(config, Timing())
     return json.loads(Path(config.output, "seconds.json").read_text())

@@ -97,7 +97,7 @@ class Benchmark:
             kinds = {title: turn for title, turn in kinds.items() if title in self.quick}
         samples: dict[str, dict[str, list]] = {kind: {} for kind in kinds}
         for number in range(1 - self.warm_up, rounds + 1):
-            session.number = number  # which turns read
+            session.number = number
             for kind, turn in kinds.items():
                 try:
                     figures = turn()

@@ -99,14 +99,17 @@ def tilted(
 
 
 def inked(page: Page, cover: Cover, place: Sequence[float], ink: Colour) -> Page:
-    """Ink a page from a place on, top and left; what lies outside of the page is cut off."""
+    """Ink a page where a drawing covers it. place: of the drawing's top left corner, y and x.
+
+    What lies outside of the page is cut off.
+    """
     move = np.array([[1, 0, round(place[1])], [0, 1, round(place[0])]], float)
     whole = cv2.warpAffine(np.float32(cover), move, page.shape[1::-1])[..., np.newaxis]
     return page + whole * (ink - page)
 
 
 def centred(page: Page, cover: Cover, look: Look) -> Page:
-    """Ink a page around the place that was drawn at random."""
+    """Ink a page with a drawing, whose middle is at `look.at`."""
     place = [at * side - own / 2 for at, side, own in zip(look.at, page.shape, cover.shape)]
     return inked(page, cover, place, look.ink)
 

@@ -23,19 +23,20 @@ ON_PAPER = 80  # of each kind of paper
 PLAIN = 400  # of the valid split, more on plain paper
 DIGITS_DRAWN = {"train": 12_000, "valid": 1500}
 UNUSUAL = {"train": 1000, "valid": 150}  # of each form
-UNSEEN = 180  # of each kind, to compare detectors
+UNSEEN = 180  # of each kind
 SHAKEN, PAPER_SHAKEN = 3, 8  # times
 HEIGHT = 80  # pixels of a digit that is drawn again
-TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # no longer digits afterwards
+TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # which makes them no digits
 MNIST, REDRAWN = "mnist", "drawn"  # kinds, beside those of paper
 
 Pixels = np.ndarray  # uint8 [N, 28, 28]
 
 
 class Examples(NamedTuple):
-    """Images by kind: digits and no digits to learn from, and three groups to compare detectors.
+    """Images by kind.
 
-    valid: digits. unusual: digits of unusual forms. unseen: no digits.
+    digits, no_digits: to learn from. valid (digits), unusual (digits of unusual forms) and unseen
+    (no digits): to measure detectors.
     """
 
     digits: dict[str, Pixels]
@@ -46,7 +47,7 @@ class Examples(NamedTuple):
 
 
 def examples(data: Images, random: Random) -> Examples:
-    """Draw what the detector learns from and is compared on."""
+    """Draw what the detector learns from and is measured on."""
     train, valid = data["train"], data["valid"]
     drawn, drawn_valid = (_digits_drawn(data[mode], n) for mode, n in DIGITS_DRAWN.items())
     raw, labels = np.asarray(train.images[:RAW]), train.labels[:RAW]
@@ -92,8 +93,8 @@ def _spliced(images: Pixels, count: int, random: Random) -> Pixels:
 
 
 def _with_shaken(images: Pixels, random: Random, times: int = SHAKEN) -> Pixels:
-    """Add images turned by up to 12 degrees, sheared, scaled and moved, so many of each."""
-    ranges = np.array([(-12, 12), (-0.2, 0.2), (0.9, 1.1), (-1, 1), (-1, 1)])
+    """Append copies of each image that are turned, sheared, scaled and moved at random."""
+    ranges = np.array([(-12, 12), (-0.2, 0.2), (0.9, 1.1), (-1, 1), (-1, 1)])  # as `tilted` takes
     shaken = [tilted(image, *random.uniform(*ranges.T)) for _ in range(times) for image in images]
     return np.stack([*images, *shaken])
 
@@ -107,7 +108,7 @@ def _on_paper(kind: str, split: Split, count: int) -> Pixels:
 
 
 def _read_of(draws: Iterable[Draw], count: int, seed: int) -> Pixels:
-    """Return what is read of pictures, which the functions draw in turns."""
+    """Return the digits that are found in pictures, which the functions draw in turns."""
     each = list(draws)
     return _read(each[number % len(each)](Random(seed + number)) for number in range(count))
 
@@ -144,7 +145,7 @@ def _drawn(cover: Callable[[Random], Cover], count: int, first: int = 0) -> Pixe
 
 
 def _read(pictures: Iterable[Image.Image]) -> Pixels:
-    """Return what is found in pictures, except in those that are refused without a detector."""
+    """Return the digit found in each picture, but for pictures that are refused anyway."""
     found = [np.zeros((0, 28, 28), np.uint8)]
     for picture in pictures:
         file = io.BytesIO()

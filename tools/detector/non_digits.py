@@ -1,8 +1,7 @@
 """Pictures without a digit, drawn by code: letters, shapes, textures.
 
-DRAWN and PICTURES are for training, UNSEEN is to compare detectors: they have no font, shape,
-texture or layout in common. UNSEEN has photographs, too, those that come with scikit-image and
-scikit-learn.
+The detector learns from DRAWN and PICTURES, and is measured on UNSEEN, which shares no font, shape,
+texture or layout with them. UNSEEN also has the photographs of scikit-image and scikit-learn.
 """
 
 import functools

@@ -13,7 +13,6 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from detector import textures
 from detector.camera import (
     Look,
     Page,
@@ -27,16 +26,10 @@ from detector.camera import (
     stroke,
     trimmed,
 )
+from detector.textures import blobs, bricks, clouds, noise, stripes, wood
 
 CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])  # of a page, shares of its sides
-SURFACES = (
-    textures.wood,
-    textures.noise,
-    textures.clouds,
-    textures.stripes,
-    textures.blobs,
-    textures.bricks,
-)
+SURFACES = (wood, noise, clouds, stripes, blobs, bricks)
 
 Region = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -47,14 +40,14 @@ def write(page: Page, image: np.ndarray, look: Look) -> Page:
 
 
 def plain(image: np.ndarray, random: Random, **given: Callable) -> Image.Image:
-    """Write on a sheet without a flaw. given: functions that give other values for its look."""
+    """Write on a sheet without a flaw. given: functions that compute other fields of its look."""
     look = random_look(random)
     look = replace(look, **{name: value(look, random) for name, value in given.items()})
     return photograph(write(look.sheet(), image, look), look, random)
 
 
 def ruled(image: np.ndarray, random: Random, both: bool = False) -> Image.Image:
-    """Lines, beneath the ink or across it, faint or as dark as ink; with both: squares."""
+    """Lines beneath the ink or across it, faint or as dark as ink. both: squares instead."""
     look = random_look(random)
     page = look.sheet()
     spacing = look.pixels * (random.uniform(0.2, 0.5) if both else random.uniform(0.35, 0.9))
@@ -110,7 +103,7 @@ def desk(size: tuple[int, int], random: Random) -> Page:
 
 
 def _rough(colour: np.ndarray, most: float, size: tuple[int, int], random: Random) -> Page:
-    """Return a surface of one colour with a grain. most: of the grain's deviation."""
+    """Return a surface of one colour with a grain. most: the grain's largest deviation."""
     texture = random.uniform(0, most) * grain(size, random, (random.uniform(1, 12), 1))
     return np.clip(colour + texture[..., np.newaxis], 0, 1)
 
@@ -126,7 +119,7 @@ def _laid(sheet: Page, corners: np.ndarray, below: Page, interpolation: int) -> 
 
 
 def at_an_angle(image: np.ndarray, random: Random) -> Image.Image:
-    """A sheet photographed at an angle; at some corners what lies beneath is seen."""
+    """A sheet photographed at an angle; at some corners, the desk below it shows."""
     look = random_look(random)
     size = look.size[::-1]
     reach = random.uniform(-0.06, random.uniform(0.06, 0.16), (4, 2))
@@ -236,9 +229,10 @@ def _lit(page: Page, random: Random) -> Page:
 def page(
     images: np.ndarray, rows: Sequence[int], random: Random, is_hard: bool = True
 ) -> tuple[Image.Image, list[Region]]:
-    """Rows that are close and rise; if it is hard, they begin anywhere, fade, and raise a digit.
+    """Return a picture of close rows of digits, which rise or fall, and the region of each digit.
 
-    images: uint8 [N, 28, 28]. rows: how many digits each has. Returns where the digits are, too.
+    images: uint8 [N, 28, 28]. rows: how many digits each has. is_hard: rows begin anywhere and
+    fade, and one digit of each is raised.
     """
     look = random_look(random)
     height = random.uniform(40, 70)

@@ -20,7 +20,7 @@ Box = Sequence[float]  # left, top, right, bottom
 
 
 def _kinds(session: Session) -> dict[str, Turn]:
-    """Return what counts the digits that are right, refused and missing: sheets, and pages."""
+    """Return a turn for each kind of picture; it counts digits right, refused and missing."""
     from detector import paper  # which imports OpenCV: not for --help
     from paddle_mnist.mnist.images import open_data
 
@@ -42,7 +42,7 @@ def _kinds(session: Session) -> dict[str, Turn]:
 def _count_sheets(
     split: Any, draw: Callable, place: int, count: int, folder: Path
 ) -> dict[str, int]:
-    """Count what is read of single digits on so many sheets. place: of this kind of them."""
+    """Count what is read of `count` sheets with a digit each. place: of the kind among all."""
 
     def sheets() -> Iterator[tuple[str, Image.Image]]:
         for number in range(count):
@@ -60,7 +60,7 @@ def _count_sheets(
 
 
 def _count_pages(split: Any, count: int, folder: Path) -> dict[str, int]:
-    """Count what is read of so many pages."""
+    """Count what is read of `count` pages."""
     from detector.paper import page
 
     boxes_of: list[list[Box]] = []

@@ -13,7 +13,7 @@ Size = tuple[int, int]
 
 
 def _of_values(values: Callable[[Size, Random], np.ndarray]) -> Draw:
-    """Return a drawing of what computes values from 0 to 1, laid between two colours."""
+    """Return a function that draws values from 0 to 1 as shades between two random colours."""
 
     def draw(random: Random) -> Image.Image:
         look = random_look(random)
@@ -135,11 +135,8 @@ def blossom(random: Random) -> Image.Image:
     """Rings of petals around a heart, lit from a side, before a dim ground out of focus."""
     size = random_look(random).size
     ground = random.rand(3) * random.uniform(0.1, 1)
-    page = np.clip(
-        ground + random.uniform(0, 0.2) * grain(size, random, random.uniform(5, 30))[..., None],
-        0,
-        1,
-    )
+    haze = random.uniform(0, 0.2) * grain(size, random, random.uniform(5, 30))
+    page = np.clip(ground + haze[..., np.newaxis], 0, 1)
     sides, petal, heart = np.array(size[::-1]), random.rand(3), random.rand(3)
     middle, largest = random.uniform(0.35, 0.65, 2) * sides, random.uniform(0.15, 0.6) * min(size)
     flat, rings = random.uniform(0.6, 1), random.randint(1, 7)
@@ -183,9 +180,8 @@ def tower(random: Random) -> Image.Image:
 
 def _fill(page, centre, radii: np.ndarray, random: Random, colour, wide: float = 1) -> None:
     """Fill a polygon with corners at these radii around a centre, turned at random."""
-    corners = radii * np.exp(
-        1j * (np.linspace(0, 2 * np.pi, len(radii) + 1)[1:] + 6 * random.rand())
-    )
+    angles = np.linspace(0, 2 * np.pi, len(radii) + 1)[1:] + 6 * random.rand()
+    corners = radii * np.exp(1j * angles)
     points = centre + np.stack([wide * corners.real, corners.imag], axis=1)
     cv2.fillPoly(page, [np.rint(points).astype(np.int32)], np.atleast_1d(colour).tolist())
 

@@ -11,7 +11,7 @@ import numpy as np
 from markdown_tables import table
 
 SEED = 1
-NETS, HIDDEN, PENALTY, EPOCHS = 3, 96, 0.1, 8  # what a single net catches varies with its seed
+NETS, HIDDEN, PENALTY, EPOCHS = 3, 96, 0.1, 8  # several nets: one depends much on its seed
 PAPER = "on paper"
 AT_SCORES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the tables
 FALSE_ALARMS = {"mnist": 0.003, "drawn": 0.013, PAPER: 0.013}  # at most, of the valid split
@@ -27,11 +27,8 @@ def measure(work: Any, folder: Path) -> dict[str, Any]:
     from paddle_mnist.mnist.pictures import detector
     from paddle_mnist.system.files import write_atomically
 
-    for font in (
-        *TRAINING_FONTS,
-        *UNSEEN_WRITTEN,
-    ):  # a missing one is reported before anything is drawn
-        font_of(font, 20)
+    for font in [*TRAINING_FONTS, *UNSEEN_WRITTEN]:
+        font_of(font, 20)  # a missing one raises an error before anything is drawn
     shown = examples(work.data, np.random.RandomState(SEED))
     digits, others = (
         np.concatenate([_features(images) for images in group.values()])
@@ -70,7 +67,7 @@ def _features(images: np.ndarray) -> np.ndarray:
 
 
 def _train(digits: np.ndarray, others: np.ndarray, seed: int) -> Any:
-    """Return a `Detector` without a threshold: several nets side by side, averaged."""
+    """Return a `Detector` without a threshold: the mean of several nets, as one wide net."""
     from sklearn.neural_network import MLPClassifier
 
     from paddle_mnist.mnist.pictures.detector import Detector
@@ -82,7 +79,7 @@ def _train(digits: np.ndarray, others: np.ndarray, seed: int) -> Any:
     options = {"alpha": PENALTY, "batch_size": 256, "max_iter": EPOCHS}
     nets = [MLPClassifier((HIDDEN,), random_state=seed + n, **options) for n in range(NETS)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it has not converged, which is as good as early stopping
+        warnings.simplefilter("ignore")  # not converged: it stops early, against overfitting
         for net in nets:
             net.fit(values, is_digit)
     return Detector(
@@ -104,7 +101,7 @@ def _mean_logits(detector: Any, images: np.ndarray) -> np.ndarray:
 
 
 def _threshold(valid: Logits) -> float:
-    """Return the logit below which FALSE_ALARMS of the valid split's digits are."""
+    """Return the highest logit with at most FALSE_ALARMS of the valid split's digits below it."""
     paper = np.concatenate([valid[kind] for kind in valid if kind not in FALSE_ALARMS])
     groups = {**valid, PAPER: paper}
     return float(min(np.quantile(groups[group], most) for group, most in FALSE_ALARMS.items()))
@@ -131,7 +128,7 @@ def tabulate(report: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             _table("digits refused below a score of", refused, ".2%"),
-            _table("no digits accepted from a score of", accepted, ".1%"),
+            _table("non-digits accepted from a score of", accepted, ".1%"),
         ]
     )
 

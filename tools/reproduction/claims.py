@@ -63,7 +63,7 @@ class Workspace:
         return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
     def store_training(self, name: str, result: Report) -> None:
-        """Store the result of a run, beside those that other processes store."""
+        """Add the result of a run to the stored ones, which other processes may extend, too."""
         path = self.folder / "trainings.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f"{path.name}.lock")):
@@ -98,14 +98,14 @@ class Claim:
         return {}
 
     def measure_into(self, work: Workspace) -> None:
-        """Measure what no training gives, and store it."""
+        """Measure and store what does not come from trainings."""
 
     def report(self, work: Workspace) -> Report:
-        """Return what is stored; a report that is empty is not measured."""
+        """Return the stored report, an empty one if nothing was measured."""
         raise NotImplementedError
 
     def table(self, report: Report) -> str:
-        """Return the claim's table for the page."""
+        """Return the claim's table for the page, or its figures if the page has no table."""
         raise NotImplementedError
 
     def findings(self, report: Report) -> dict[str, Any]:
@@ -121,12 +121,12 @@ class Claim:
 class Experiment(Claim):
     """A claim that one experiment tests, without seeds.
 
-    measure: takes the workspace, and an empty folder to work in. find: gives figures for the page's
-    sentences, beside those of the report.
+    measure: takes the workspace, and an empty folder to work in. tabulate: makes the table; None if
+    the page's sentences hold all figures. find: gives figures for them, beside those of the report.
     """
 
     measure: Callable[[Workspace, Path], Report]
-    tabulate: Callable[[Report], str]
+    tabulate: Optional[Callable[[Report], str]] = None
     find: Find = lambda report: {}
 
     def measure_into(self, work: Workspace) -> None:
@@ -142,4 +142,6 @@ class Experiment(Claim):
         return {**report, **self.find(report)}
 
     def table(self, report: Report) -> str:
-        return self.tabulate(report) if report else "not measured yet"
+        if not report:
+            return "not measured yet"
+        return (self.tabulate or functools.partial(json.dumps, indent=1))(report)

@@ -14,9 +14,9 @@ from reproduction.trainings import Row
 MOST_SEEDS = 100
 
 
-def scores(report: Report, split: str = "eval") -> dict[str, list[float]]:
-    """Return the accuracies of each row."""
-    return {name: row[f"{split}_acc"] for name, row in report.items()}
+def scores(report: Report) -> dict[str, list[float]]:
+    """Return the accuracies of each row on the eval split."""
+    return {name: row["eval_acc"] for name, row in report.items()}
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,13 @@ class Comparison(Claim):
     """A claim and the trainings that test it.
 
     rows: by the names that the page's expressions use. seeds: how many the page needs of each.
-    split: whose accuracy counts; "valid" where it decides a choice.
-    also: further figures of the trainings, with their titles. find: gives figures for the page's
-    sentences, beside those of the rows.
+    also: further figures of the trainings, with the headers of their columns. find: gives figures
+    for the page's sentences, beside those of the rows.
     """
 
     rows: Mapping[str, Row]
     seeds: int
     find: Find = lambda report: {}
-    split: str = "eval"
     also: Mapping[str, str] = field(default_factory=dict)
 
     def trainings(self, work: Workspace) -> dict[str, tuple[Row, int]]:
@@ -45,32 +43,29 @@ class Comparison(Claim):
         report: dict[str, Any] = {}
         for name, row in self.rows.items():
             if results := results_of(row, work):
-                report[name] = {"seeds": list(results), "images": row.sized(work).images}
-                for key in (f"{self.split}_acc", f"{self.split}_loss", *self.also):
-                    values = [result[key] for result in results.values() if key in result]
-                    report[name].update({key: values} if values else {})
+                report[name] = {"seeds": list(results)}
+                for key in ("eval_acc", "eval_loss", *self.also):
+                    if values := [result[key] for result in results.values() if key in result]:
+                        report[name][key] = values
         return report
 
     def findings(self, report: Report) -> dict[str, Any]:
         """Return the rows, or a single row alone, with what `describe` gives; and `find`'s."""
-        rows = {name: {**row, **describe(row[f"{self.split}_acc"])} for name, row in report.items()}
+        rows = {name: {**row, **describe(row["eval_acc"])} for name, row in report.items()}
         return {**(rows if len(self.rows) > 1 else rows[next(iter(rows))]), **self.find(report)}
 
     def table(self, report: Report) -> str:
-        accuracy, loss = f"{self.split}_acc", f"{self.split}_loss"
-
         def of(figure: str, summary: Any) -> Any:
             return lambda row, rows: summary(row[figure]) if figure in row else None
 
         columns = {
-            f"{self.split} accuracy: mean": (".3%", of(accuracy, statistics.mean)),
-            "sd": (".3%", of(accuracy, lambda all: statistics.stdev(all) if all[1:] else None)),
-            "min": (".2%", of(accuracy, min)),
-            "max": (".2%", of(accuracy, max)),
-            f"{self.split} loss": (".4f", of(loss, statistics.mean)),
+            "eval accuracy: mean": (".3%", of("eval_acc", statistics.mean)),
+            "sd": (".3%", of("eval_acc", lambda all: statistics.stdev(all) if all[1:] else None)),
+            "min": (".2%", of("eval_acc", min)),
+            "max": (".2%", of("eval_acc", max)),
+            "eval loss": (".4f", of("eval_loss", statistics.mean)),
             **{title: (".4f", of(key, statistics.mean)) for key, title in self.also.items()},
-            "seeds": ("d", of(accuracy, len)),
-            "images seen": (",d", "images"),
+            "seeds": ("d", of("eval_acc", len)),
         }
         rows = {row.title: report.get(name, {}) for name, row in self.rows.items()}
         return table_of_rows("", columns, rows)

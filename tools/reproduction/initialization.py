@@ -13,7 +13,7 @@ from markdown_tables import table, table_of_rows
 from reproduction.claims import SEED, Experiment, Report, Workspace
 
 STEPS, DRAWS = 300, 5
-EPOCHS = 3  # of the tutorial's part three: what its weights are given to recover
+EPOCHS = 3  # of the tutorial's part three, in which its weights might recover
 RATE, BATCH = 0.01, 32  # the tutorial's part three
 LAYERS = ("conv1", "conv2", "fc")
 
@@ -33,10 +33,10 @@ def initializers() -> dict[str, Any]:
 
 
 def measure(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Return, for each way to draw, the signals of the first step and what training makes of it.
+    """Return, by initializer, what `_train_watched` sees of the first draw, and each accuracy.
 
-    What `_train_watched` gives is of the first draw; valid_acc has an element for each draw.
-    whole, of the tutorial's way alone: the same draws, after all of the tutorial's epochs.
+    valid_acc: after some steps, of each draw. whole: of the tutorial's initializer alone, the same
+    after all of the tutorial's epochs.
     """
     from paddle_mnist import MnistDataset, evaluate
 
@@ -67,7 +67,7 @@ def measure(work: Workspace, folder: Path) -> dict[str, Any]:
 
 
 def build_net(initializer: Any, seed: int) -> Any:
-    """Return a net with weights drawn so and biases of 0, or by Paddle's default if None."""
+    """Return a net with weights from an initializer and biases of 0; None: Paddle's defaults."""
     import paddle
     from paddle import nn
 
@@ -82,7 +82,7 @@ def build_net(initializer: Any, seed: int) -> Any:
 
 
 def first_steps(model: Any, train: Any, steps: int) -> Iterator[Any]:
-    """Train as the tutorial's part three does; give each loss before the weights change."""
+    """Train as the tutorial's part three does; yield each loss before the weights change."""
     import paddle
 
     from paddle_mnist import BatchLoader
@@ -143,9 +143,9 @@ def tabulate(report: Report) -> str:
 
 
 def find(report: Report) -> dict[str, Any]:
-    """Return what the first way, the tutorial's, does to the net, and how the others train.
+    """Return figures of the tutorial's initializer, which comes first, and who fails and trains.
 
-    times: how much larger its first gradients are than those of the last way, Paddle's default.
+    times: how much larger its first gradients are than those of Paddle's default, the last one.
     """
     first, *_, default = report.values()
     signals = first["signals"]
@@ -173,7 +173,7 @@ COLLAPSE = 20
 
 
 def measure_collapse(work: Workspace, folder: Path) -> dict[str, Any]:
-    """Return the losses of the first steps, and the findings of a watch that looks at each."""
+    """Return the losses of the first steps, and what a watch of each step finds."""
     from paddle import nn
 
     from paddle_mnist import MnistDataset, watch

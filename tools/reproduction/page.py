@@ -10,21 +10,22 @@ The pages are written by hand. In their Markdown, comments that no reader sees h
     what the sentence beside it claims, as a predicate over the same figures
 """
 
+import functools
 import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
-from markdown_tables import marked, replace_marked, translated_for
+from markdown_tables import fill, glossary_of, marked, translated
 
 from paddle_mnist.errors import PaddleMnistError
 from reproduction.claims import Claim, Workspace
 
-# In English and in Chinese, if there is one; the first pair is the page of the claims.
+# Each page in English and, if it is translated, in Chinese; the claims are in the first.
 PAGES = (
     ("REPRODUCTION.md", "docs/zh/reproduction.md"),
     ("README.md", "README.zh-CN.md"),
@@ -40,17 +41,17 @@ PREDICATE = re.compile(r"<!-- holds (.+?) -->")
 MARK = re.compile(r"<!-- (?:reproduce|holds) .+? -->")
 # Markdown takes a line that begins with a comment for HTML, to its end.
 HIDDEN = re.compile(r"^ *<!-- (?:reproduce|holds) [^\n]*?-->[^\n]*\S[^\n]*$", re.MULTILINE)
-FUNCTIONS = {"all": all, "len": len, "max": max, "mean": mean, "min": min}
+FUNCTIONS = {"all": all, "len": len, "max": max, "mean": mean, "median": median, "min": min}
 
 
-class Figures(dict):
-    """Figures by name, which are attributes, too."""
+class Namespace(dict):
+    """A dictionary whose items are attributes, too."""
 
     __getattr__ = dict.__getitem__
 
 
-class Page(NamedTuple):
-    """The contents of the pages' marks. tables: by mark. names: what expressions are over."""
+class Contents(NamedTuple):
+    """What the pages' marks show. tables: by mark. names: the values that expressions may use."""
 
     tables: Mapping[str, str]
     names: Mapping[str, Any]
@@ -68,9 +69,9 @@ class Page(NamedTuple):
             ) from error
 
     def text(self, mark: str, path: Path) -> str:
-        """Return what stands at a mark of a page, `not measured` if its figures are not there."""
+        """Return the text for a mark of a page, `not measured` if its figures are missing."""
         if mark in self.tables:
-            return translated_for(path, self.tables[mark])
+            return translated(self.tables[mark], glossary_of(path))
         try:
             # f"""{EXPRESSION:FORMAT}""": the formats are Python's.
             return self.value(f'f"""{{{mark.removeprefix("reproduce ")}}}"""')
@@ -78,8 +79,8 @@ class Page(NamedTuple):
             return "not measured"
 
 
-def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
-    """Read what is stored: neither MNIST nor a run is needed."""
+def stored_contents(claims: Iterable[Claim], work: Workspace) -> Contents:
+    """Return what the stored results give for the pages, without MNIST and without a run."""
     tables: dict[str, str] = {}
     names: dict[str, Any] = {"versions": work.versions()}
     for claim in claims:
@@ -88,27 +89,25 @@ def stored_page(claims: Iterable[Claim], work: Workspace) -> Page:
             tables[mark] = claim.table(report)
         if claim.is_complete(report):
             names[claim.id] = claim.findings(report)
-    return Page(tables, json.loads(json.dumps(rounded(names)), object_hook=Figures))
+    return Contents(tables, json.loads(json.dumps(rounded(names)), object_hook=Namespace))
 
 
-def write_pages(page: Page, root: Path) -> None:
+def write_pages(contents: Contents, root: Path) -> None:
     """Write the figures into the pages that are there."""
     for path in (root / name for pair in PAGES for name in pair):
         if path.exists():
-            text = path.read_text("utf-8")
-            text = replace_marked(text, FILLED, lambda mark, path=path: page.text(mark, path))
-            path.write_text(text, "utf-8")
+            fill(path, FILLED, functools.partial(contents.text, path=path))
 
 
-def problems(page: Page, root: Path) -> Iterator[str]:
-    """Give a line for each number, table and sentence of the pages that is not as measured."""
+def problems(contents: Contents, root: Path) -> Iterator[str]:
+    """Yield a line for each number, table and sentence of the pages that is not as measured."""
     for place, match, path in _found(root, marked(FILLED)):
         lines = match["text"].rstrip("\n").split("\n")
-        expected = page.text(match["mark"], path).split("\n")
+        expected = contents.text(match["mark"], path).split("\n")
         for line, measured in itertools.zip_longest(lines, expected):
             if line != measured:
                 yield f"{place}: {match['mark']} is {line!r}; expected {measured!r}"
-    for place, predicate, holds in predicates(page, root):
+    for place, predicate, holds in predicates(contents, root):
         if not holds:
             reason = "has no figures" if holds is None else "does not hold: rewrite the sentence"
             yield f"{place}: {predicate} {reason}"
@@ -123,17 +122,17 @@ def problems(page: Page, root: Path) -> Iterator[str]:
             yield f"{english} has {mark} {there[mark]} times, {chinese} {here[mark]} times"
 
 
-def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:
-    """Give each predicate of the pages, its place, and whether it holds, if that is measured."""
+def predicates(contents: Contents, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:
+    """Yield each predicate's place, the predicate, and whether it holds; None: not measured."""
     for place, match, _ in _found(root, PREDICATE):
         try:
-            yield place, match[1], bool(page.value(match[1]))
+            yield place, match[1], bool(contents.value(match[1]))
         except (NameError, LookupError):
             yield place, match[1], None
 
 
 def _found(root: Path, pattern: re.Pattern) -> Iterator[tuple[str, re.Match, Path]]:
-    """Give the matches in the pages that are there, with their places and pages."""
+    """Yield each match in the pages that exist, with its place and its page."""
     for path in (root / name for names in PAGES for name in names):
         text = path.read_text("utf-8") if path.exists() else ""
         for match in pattern.finditer(text):

@@ -17,9 +17,7 @@ from benchmarks.timing import TUTORIAL, config_of, run_python
 from paddle_mnist.mnist.images import open_data
 from reproduction.claims import Workspace
 
-TRAIN_IMAGES = 50_000  # of the training split
-TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
-TUTORIAL_EPOCHS = 5  # of the tutorial's own loop
+TRAIN_SCORED = 10_000  # images, the first of the training split, that a trained net is scored on
 QUIET = {"visualdl": False, "figures": False, "watch": 0, "log_every": 250}
 FRUGAL = {"keep_epochs": False, "keep_last": 1, "keep_best": False}
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
@@ -30,7 +28,7 @@ KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "
 class Row:
     """A way to train, a row of a table: a recipe, and the options that differ from the recipe's.
 
-    Instead of a recipe, TUTORIAL: the tutorial's own loop, whose only option is epochs.
+    With TUTORIAL instead of a recipe, it is the tutorial's own loop, whose only option is epochs.
     """
 
     title: str
@@ -48,14 +46,6 @@ class Row:
         """Return the name by which the result of a seed is stored."""
         options = (f"{name}={value}" for name, value in sorted(self.options.items()))
         return " ".join([self.recipe, *options, f"seed={seed}"])
-
-    @property
-    def images(self) -> int:
-        """The number of images that a net is trained on, counting an image once per epoch."""
-        if self.recipe == TUTORIAL:
-            return self.options.get("epochs", TUTORIAL_EPOCHS) * TRAIN_IMAGES
-        config = config_of(self.recipe, **self.options).as_dict()
-        return config["epochs"] * (config["train_limit"] or TRAIN_IMAGES)
 
     def train(self, seed: int, data: str, output: Path, threads: int) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""

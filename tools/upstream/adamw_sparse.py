@@ -1,15 +1,9 @@
 """AdamW with an embedding's sparse gradient ends the process."""
 
-import subprocess
-import sys
-
-CODE = """
 import paddle
+
 embedding = paddle.nn.Embedding(10, 4, sparse=True)
 optimizer = paddle.optimizer.AdamW(0.1, parameters=embedding.parameters())
 for _ in range(3):
     embedding(paddle.to_tensor([1, 2])).sum().backward()
     optimizer.step()
-"""
-ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True).returncode
-print("still there" if ended else "fixed")

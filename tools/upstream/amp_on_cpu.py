@@ -4,4 +4,4 @@ import paddle
 
 with paddle.amp.auto_cast(level="O1", dtype="bfloat16"):
     outputs = paddle.nn.Linear(4, 4)(paddle.ones([1, 4]))
-print("fixed" if outputs.dtype == paddle.bfloat16 else "still there")
+assert outputs.dtype == paddle.bfloat16

@@ -3,8 +3,4 @@
 import paddle
 
 labels = paddle.zeros([4, 1], "int64")
-try:
-    paddle.nn.functional.cross_entropy(paddle.rand([4, 10]), labels, label_smoothing=0.1)
-    print("fixed")
-except Exception:
-    print("still there")
+paddle.nn.functional.cross_entropy(paddle.rand([4, 10]), labels, label_smoothing=0.1)

@@ -1,5 +1,8 @@
 """An optimizer takes the state of differently named parameters silently, and trains without it."""
 
+import contextlib
+import sys
+
 import paddle
 
 
@@ -12,9 +15,6 @@ def trained(steps):
     return optimizer
 
 
-saved, other = trained(1).state_dict(), trained(0)
-try:
-    other.set_state_dict(saved)
-    print("still there")
-except Exception:
-    print("fixed")
+with contextlib.suppress(Exception):  # a refusal
+    trained(0).set_state_dict(trained(1).state_dict())
+    sys.exit("not refused")

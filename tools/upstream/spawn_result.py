@@ -8,7 +8,7 @@ def large():
 
 
 if __name__ == "__main__":
-    context = dist.spawn(large, nprocs=1, join=False, backend="gloo")
-    context.processes[0].join(20)
-    print("still there" if context.processes[0].is_alive() else "fixed")
-    context.processes[0].kill()
+    (process,) = dist.spawn(large, nprocs=1, join=False, backend="gloo").processes
+    process.join(20)
+    process.kill()
+    assert process.exitcode == 0

@@ -6,5 +6,4 @@ import paddle
 
 whole = paddle.zeros([2_000_000, 10])
 view, copy = whole[0], whole[0].clone()
-ratio = timeit(view.numpy, number=20) / timeit(copy.numpy, number=20)
-print("still there" if ratio > 100 else "fixed")
+assert timeit(view.numpy, number=20) < 100 * timeit(copy.numpy, number=20)

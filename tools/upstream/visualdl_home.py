@@ -1,9 +1,6 @@
 """Importing visualdl fails where the home folder cannot be written."""
 
-import subprocess
-import sys
+import os
 
-CODE = "import visualdl"
-home = {"HOME": "/dev/null", "PATH": ""}
-ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, env=home).returncode
-print("still there" if ended else "fixed")
+os.environ["HOME"] = "/dev/null"
+import visualdl  # noqa: F401

@@ -11,4 +11,4 @@ other.set_state_dict(schedule.state_dict())
 for _ in range(3):
     schedule.step()
     other.step()
-print("fixed" if schedule.get_lr() == other.get_lr() else "still there")
+assert schedule.get_lr() == other.get_lr()
