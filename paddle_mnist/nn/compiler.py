@@ -25,7 +25,7 @@ from typing import Any, Optional, Protocol, TypeVar
 import llvmlite
 import numba
 import numpy as np
-from numba.core import caching, codegen, compiler, serialize
+from numba.core import caching, codegen, compiler, config, serialize
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
@@ -154,19 +154,28 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
     path = machine_code_path(arguments, title, key)
     if path is None:
         log.info("compiling the %s for this processor", title)
-        function.compile(types)
+        _compile(function, types)
     else:
         function._cache = _File(path)
         if path.exists():
-            function.compile(types)
+            _compile(function, types)
         else:
             with _locked(path, title):  # of several processes one compiles, and the others load
                 if not path.exists():
                     log.info(
                         "compiling the %s for this processor, once; kept in %s", title, path.parent
                     )
-                function.compile(types)
+                _compile(function, types)
     function.disable_compile()
+
+
+def _compile(function: Loop, types: tuple[Any, ...]) -> None:
+    """Compile a function, with loops vectorized that LLVM has unrolled, which numba leaves off."""
+    before, config.SLP_VECTORIZE = config.SLP_VECTORIZE, 1
+    try:
+        function.compile(types)
+    finally:
+        config.SLP_VECTORIZE = before
 
 
 def load_numba() -> None:
