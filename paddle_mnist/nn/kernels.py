@@ -181,9 +181,9 @@ def load_loop(net: Net) -> Loop:
                     value = image[(c * height + y) * width + x]
                     pixels[(y * width + x) * channels + c] = value
                     store_pixel(inputs, y + padding, x + padding, c, value)
-        not_finite = uint64(0)
+        not_finite = False
         for k in range(height * width * channels):
-            not_finite |= uint64(image[k] - image[k] != ZERO)
+            not_finite |= image[k] - image[k] != ZERO
         if not_finite:
             skipped = NAN
         list_image(pixels, (skipped,), work)
@@ -437,7 +437,7 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
 
     @compiled
     def pool(convolved, bias, winners, pooled):
-        not_finite = uint64(0)
+        not_finite = False
         for y in range(height):
             for x in range(width):
                 at = origin + TWO * y * y_step + TWO * x * x_step
@@ -456,10 +456,10 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
                     largest += bias[c]
                     winners[won + c] = winner
                     pooled[to + c] = ZERO if largest <= ZERO else largest
-                    not_finite |= uint64(largest - largest != ZERO)
+                    not_finite |= largest - largest != ZERO
                 for c in range(channels, padded):  # nan, if another value is
                     pooled[to + c] = ZERO
-        return not_finite != uint64(0)
+        return not_finite
 
     return pool
 
@@ -649,9 +649,9 @@ def batch_loop(number: int) -> Loop:
     @compiled
     def pack(parameters, packing, weights):
         """Place the weights; return the value that need not be visited: 0 * inf is nan, too."""
-        not_finite = uint64(0)
+        not_finite = False
         for k in range(uint64(len(parameters))):
-            not_finite |= uint64(parameters[k] - parameters[k] != ZERO)
+            not_finite |= parameters[k] - parameters[k] != ZERO
         for k in range(uint64(len(packing))):
             weights[k] = parameters[packing[k]]
         return NAN if not_finite else ZERO
