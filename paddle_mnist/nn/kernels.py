@@ -125,7 +125,8 @@ def build(net: Net) -> tuple[Loop, Loop]:
     write_outputs, read_gradients = (
         linear_loops(net, net.classes) if net.classes else flatten_loops(net)
     )
-    write_image_gradient = image_gradient_loop(net)
+    has_image_gradient, part = net.input_gradient, net.gradients.parts["inputs0"]
+    write_image_gradient = channels_first_loop(net.gradient_maps[0])
 
     @entry
     def run_forward(
@@ -143,7 +144,8 @@ def build(net: Net) -> tuple[Loop, Loop]:
         for i in range(uint64(gradients.shape[0])):
             read_gradients(gradients[i], kept[i], weights, sums, work.gradients)
             backward(kept[i], winners[i], skipped[i], weights, sums, work)
-            write_image_gradient(work.gradients, image_gradients[i])
+            if has_image_gradient:
+                write_image_gradient(work.gradients[part], image_gradients[i])
 
     return run_forward, run_backward
 
@@ -192,20 +194,17 @@ def load_loop(net: Net) -> Loop:
     return load
 
 
-def image_gradient_loop(net: Net) -> Loop:
-    """Return a function that writes the gradient of an image, channels first."""
-    part, has_gradient = net.gradients.parts["inputs0"], net.input_gradient
-    origin, y_step, x_step, height, width, channels = places_of(net.gradient_maps[0])
+def channels_first_loop(stored: FeatureMap) -> Loop:
+    """Return a function that writes the values of a map to a flat array, channels first."""
+    origin, y_step, x_step, height, width, channels = places_of(stored)
 
     @inlined
-    def write(gradients, image_gradient):
-        if has_gradient:
-            values = gradients[part]
-            for c in range(channels):
-                for y in range(height):
-                    for x in range(width):
-                        value = values[origin + y * y_step + x * x_step + c]
-                        image_gradient[(c * height + y) * width + x] = value
+    def write(values, array):
+        for c in range(channels):
+            for y in range(height):
+                for x in range(width):
+                    value = values[origin + y * y_step + x * x_step + c]
+                    array[(c * height + y) * width + x] = value
 
     return write
 
@@ -529,13 +528,11 @@ def flatten_loops(net: Net) -> tuple[Loop, Loop]:
     features, feature_gradients = features_of(net)
     _, _, x_step, height, width, channels = places_of(net.maps[-1])
     pixels = height * width
+    write = channels_first_loop(net.maps[-1])
 
     @inlined
     def write_outputs(kept, weights, outputs, logits):
-        values = kept[features]
-        for pixel in range(pixels):
-            for c in range(channels):
-                outputs[c * pixels + pixel] = values[pixel * x_step + c]
+        write(kept[features], outputs)
 
     @inlined
     def read_gradients(output_gradients, kept, weights, sums, gradients):
