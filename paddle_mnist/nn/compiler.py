@@ -152,30 +152,23 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
     """
     types = tuple(numba.typeof(argument) for argument in arguments)
     path = machine_code_path(arguments, title, key)
-    if path is None:
-        log.info("compiling the %s for this processor", title)
-        _compile(function, types)
-    else:
-        function._cache = _File(path)
-        if path.exists():
-            _compile(function, types)
+    with contextlib.ExitStack() as stack:
+        if path is None:
+            log.info("compiling the %s for this processor", title)
         else:
-            with _locked(path, title):  # of several processes one compiles, and the others load
+            function._cache = _File(path)
+            if not path.exists():  # of several processes one compiles, and the others load
+                stack.enter_context(_locked(path, title))
                 if not path.exists():
                     log.info(
                         "compiling the %s for this processor, once; kept in %s", title, path.parent
                     )
-                _compile(function, types)
-    function.disable_compile()
-
-
-def _compile(function: Loop, types: tuple[Any, ...]) -> None:
-    """Compile a function, with loops vectorized that LLVM has unrolled, which numba leaves off."""
-    before, config.SLP_VECTORIZE = config.SLP_VECTORIZE, 1
-    try:
+        # The linear layer's loop is so short that LLVM unrolls it; numba leaves off the pass that
+        # vectorizes what is unrolled.
+        stack.callback(setattr, config, "SLP_VECTORIZE", config.SLP_VECTORIZE)
+        config.SLP_VECTORIZE = 1
         function.compile(types)
-    finally:
-        config.SLP_VECTORIZE = before
+    function.disable_compile()
 
 
 def load_numba() -> None:
