@@ -25,7 +25,7 @@ from typing import Any, Optional, Protocol, TypeVar
 import llvmlite
 import numba
 import numpy as np
-from numba.core import caching, codegen, compiler, serialize
+from numba.core import caching, codegen, compiler, config, serialize
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
@@ -152,20 +152,22 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
     """
     types = tuple(numba.typeof(argument) for argument in arguments)
     path = machine_code_path(arguments, title, key)
-    if path is None:
-        log.info("compiling the %s for this processor", title)
-        function.compile(types)
-    else:
-        function._cache = _File(path)
-        if path.exists():
-            function.compile(types)
+    with contextlib.ExitStack() as stack:
+        if path is None:
+            log.info("compiling the %s for this processor", title)
         else:
-            with _locked(path, title):  # of several processes one compiles, and the others load
+            function._cache = _File(path)
+            if not path.exists():  # of several processes one compiles, and the others load
+                stack.enter_context(_locked(path, title))
                 if not path.exists():
                     log.info(
                         "compiling the %s for this processor, once; kept in %s", title, path.parent
                     )
-                function.compile(types)
+        # The linear layer's loop is so short that LLVM unrolls it; numba leaves off the pass that
+        # vectorizes what is unrolled.
+        stack.callback(setattr, config, "SLP_VECTORIZE", config.SLP_VECTORIZE)
+        config.SLP_VECTORIZE = 1
+        function.compile(types)
     function.disable_compile()
 
 

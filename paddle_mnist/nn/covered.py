@@ -41,11 +41,10 @@ def covered_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[N
         or not paddle.in_dynamic_mode()
         or not isinstance(inputs, paddle.Tensor)
         or not inputs.place.is_cpu_place()
-        or len(inputs.shape) != 4
-        or inputs.shape[0] == 0
     ):
         return None
-    net = _sizes(layers, inputs)
+    shape = inputs.shape
+    net = _sizes(layers, inputs, shape[1:]) if len(shape) == 4 and shape[0] else None
     if net is None or why_not_compiled() is not None:
         return None
     covered = layers[: net.layers]
@@ -58,19 +57,19 @@ def covered_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[N
     return net if computes_the_same else None
 
 
-def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
-    """Return the sizes of the blocks that come first, and of what may follow them."""
+def _sizes(layers: Sequence[Any], inputs: paddle.Tensor, shape: Sequence[int]) -> Optional[Net]:
+    """Return the sizes of the blocks that come first, and of what may follow them.
+
+    shape: of an image.
+    """
     kinds = [type(layer) for layer in layers]
-    _, *shape = inputs.shape
     blocks, at = [], 0
     while kinds[at : at + 3] in (
         [nn.Conv2D, nn.ReLU, nn.MaxPool2D],
         [nn.Conv2D, nn.MaxPool2D, nn.ReLU],
     ):
-        conv = next(layer for layer in layers[at : at + 3] if type(layer) is nn.Conv2D)
-        block = _block_sizes(conv, shape)
-        pool = next(layer for layer in layers[at : at + 3] if type(layer) is nn.MaxPool2D)
-        if block is None or not _halves(pool):
+        block = _block_sizes(layers[at], shape)
+        if block is None or not _halves(layers[kinds.index(nn.MaxPool2D, at)]):
             break
         blocks.append(block)
         shape = [block.outputs, block.pooled_height, block.pooled_width]

@@ -125,7 +125,8 @@ def build(net: Net) -> tuple[Loop, Loop]:
     write_outputs, read_gradients = (
         linear_loops(net, net.classes) if net.classes else flatten_loops(net)
     )
-    write_image_gradient = image_gradient_loop(net)
+    has_image_gradient, part = net.input_gradient, net.gradients.parts["inputs0"]
+    write_image_gradient = channels_first_loop(net.gradient_maps[0])
 
     @entry
     def run_forward(
@@ -143,7 +144,8 @@ def build(net: Net) -> tuple[Loop, Loop]:
         for i in range(uint64(gradients.shape[0])):
             read_gradients(gradients[i], kept[i], weights, sums, work.gradients)
             backward(kept[i], winners[i], skipped[i], weights, sums, work)
-            write_image_gradient(work.gradients, image_gradients[i])
+            if has_image_gradient:
+                write_image_gradient(work.gradients[part], image_gradients[i])
 
     return run_forward, run_backward
 
@@ -181,9 +183,9 @@ def load_loop(net: Net) -> Loop:
                     value = image[(c * height + y) * width + x]
                     pixels[(y * width + x) * channels + c] = value
                     store_pixel(inputs, y + padding, x + padding, c, value)
-        not_finite = uint64(0)
+        not_finite = False
         for k in range(height * width * channels):
-            not_finite |= uint64(image[k] - image[k] != ZERO)
+            not_finite |= image[k] - image[k] != ZERO
         if not_finite:
             skipped = NAN
         list_image(pixels, (skipped,), work)
@@ -192,20 +194,17 @@ def load_loop(net: Net) -> Loop:
     return load
 
 
-def image_gradient_loop(net: Net) -> Loop:
-    """Return a function that writes the gradient of an image, channels first."""
-    part, has_gradient = net.gradients.parts["inputs0"], net.input_gradient
-    origin, y_step, x_step, height, width, channels = places_of(net.gradient_maps[0])
+def channels_first_loop(stored: FeatureMap) -> Loop:
+    """Return a function that writes the values of a map to a flat array, channels first."""
+    origin, y_step, x_step, height, width, channels = places_of(stored)
 
     @inlined
-    def write(gradients, image_gradient):
-        if has_gradient:
-            values = gradients[part]
-            for c in range(channels):
-                for y in range(height):
-                    for x in range(width):
-                        value = values[origin + y * y_step + x * x_step + c]
-                        image_gradient[(c * height + y) * width + x] = value
+    def write(values, array):
+        for c in range(channels):
+            for y in range(height):
+                for x in range(width):
+                    value = values[origin + y * y_step + x * x_step + c]
+                    array[(c * height + y) * width + x] = value
 
     return write
 
@@ -437,7 +436,7 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
 
     @compiled
     def pool(convolved, bias, winners, pooled):
-        not_finite = uint64(0)
+        not_finite = False
         for y in range(height):
             for x in range(width):
                 at = origin + TWO * y * y_step + TWO * x * x_step
@@ -456,10 +455,10 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
                     largest += bias[c]
                     winners[won + c] = winner
                     pooled[to + c] = ZERO if largest <= ZERO else largest
-                    not_finite |= uint64(largest - largest != ZERO)
+                    not_finite |= largest - largest != ZERO
                 for c in range(channels, padded):  # nan, if another value is
                     pooled[to + c] = ZERO
-        return not_finite != uint64(0)
+        return not_finite
 
     return pool
 
@@ -529,13 +528,11 @@ def flatten_loops(net: Net) -> tuple[Loop, Loop]:
     features, feature_gradients = features_of(net)
     _, _, x_step, height, width, channels = places_of(net.maps[-1])
     pixels = height * width
+    write = channels_first_loop(net.maps[-1])
 
     @inlined
     def write_outputs(kept, weights, outputs, logits):
-        values = kept[features]
-        for pixel in range(pixels):
-            for c in range(channels):
-                outputs[c * pixels + pixel] = values[pixel * x_step + c]
+        write(kept[features], outputs)
 
     @inlined
     def read_gradients(output_gradients, kept, weights, sums, gradients):
@@ -649,9 +646,9 @@ def batch_loop(number: int) -> Loop:
     @compiled
     def pack(parameters, packing, weights):
         """Place the weights; return the value that need not be visited: 0 * inf is nan, too."""
-        not_finite = uint64(0)
+        not_finite = False
         for k in range(uint64(len(parameters))):
-            not_finite |= uint64(parameters[k] - parameters[k] != ZERO)
+            not_finite |= parameters[k] - parameters[k] != ZERO
         for k in range(uint64(len(packing))):
             weights[k] = parameters[packing[k]]
         return NAN if not_finite else ZERO

@@ -69,7 +69,8 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> npt.NDArray[Sc
 class FeatureMap:
     """The storage of an image of several channels, in one of the orders of this module.
 
-    By columns, a pixel takes a multiple of four floats, at least a whole cache line.
+    By columns, a pixel takes a multiple of four floats, at least a whole cache line. is_dense: a
+    multiple of four floats, row by row.
     """
 
     height: int
@@ -77,13 +78,15 @@ class FeatureMap:
     channels: int
     padding: int = 0
     by_columns: bool = False
+    is_dense: bool = False
 
     @property
     def pixel(self) -> int:
         """Floats of a pixel: its channels, and those that pad it."""
+        fours = -(-self.channels // 4) * 4
         if self.by_columns:
-            return max(CACHE_LINE, -(-self.channels // 4) * 4)
-        return round_up(self.channels)
+            return max(CACHE_LINE, fours)
+        return fours if self.is_dense else round_up(self.channels)
 
     @property
     def x_step(self) -> int:
@@ -255,7 +258,8 @@ class Net:
     def maps(self) -> tuple[FeatureMap, ...]:
         """The storage of each block's inputs, and last that of the features."""
         last = self.blocks[-1]
-        features = FeatureMap(last.pooled_height, last.pooled_width, last.outputs)
+        shape = (last.pooled_height, last.pooled_width, last.outputs)
+        features = FeatureMap(*shape, is_dense=True)
         return (*(block.inputs for block in self.blocks), features)
 
     @cached_property

@@ -37,6 +37,10 @@ NETS = {
         (6, 16, 14),
         lambda: [*block(6, 16, 5, relu_first=False), nn.Flatten(), nn.Linear(480, 3)],
     ),
+    "few features": (
+        (1, 9, 12),
+        lambda: [*block(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(48, 4)],
+    ),
     "many channels": (
         (3, 16, 13),
         lambda: [*block(3, 33, 3, padding=1), *block(33, 32, 3), *block(32, 5, 1)],
