@@ -582,6 +582,18 @@ def test_fit_objects_train_from_their_own_weights_and_have_the_final_ones(tmp_pa
     assert len([text for text in lines() if text.startswith(line)]) == 1
 
 
+def backward_step(model, batch):
+    values = step(model, batch)
+    if model.training:
+        values["loss"].backward(retain_graph=True)
+    return values
+
+
+def test_fit_warns_of_a_step_that_calls_backward(tmp_path, lines):
+    train(ROW, tmp_path, step=backward_step, **NO_LOSS)
+    assert len([line for line in lines() if "the step leaves a gradient of 0.weight" in line]) == 1
+
+
 # Layers in evaluation mode
 
 
