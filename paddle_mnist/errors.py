@@ -21,6 +21,7 @@ the exit code of the process; docs/en/stability.md lists all codes.
 """
 
 import difflib
+import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -124,7 +125,8 @@ def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
 
     mask: hides secrets, before a long line is cut.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r":\s*\n\s*", ": ", str(error))  # a line that only introduces the next one
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
     text = mask(chosen.rstrip("."))
     if len(text) > MAX_CHARACTERS:

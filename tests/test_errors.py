@@ -26,3 +26,9 @@ def test_errors_pass_between_processes_whole(kind):
 def test_summary_marks_where_a_long_error_is_cut():
     assert errors.summary(ValueError("x" * 300)) == f"ValueError: {'x' * 300}"
     assert errors.summary(ValueError("x" * 301)) == f"ValueError: {'x' * 300} ..."
+
+
+def test_summary_joins_a_line_that_introduces_the_next():
+    text = "it may be because:\n  You call backward twice.\n\n  [Hint: one]\n"
+    expected = "ValueError: it may be because: You call backward twice"
+    assert errors.summary(ValueError(text)) == expected

@@ -195,7 +195,8 @@ class Checkpointer:
         require_finite_weights(
             self.model.state_dict(),
             f"after step {state.step}",
-            "not saved; try a lower learning_rate (the checkpoints before it are good)",
+            "not saved; try a lower learning_rate, or look for NaN in the data (the checkpoints "
+            "before it are good)",
         )
         if self.extra:
             self.extra.log_unsaved(self.extra.save_changed(self.extra.changes()))

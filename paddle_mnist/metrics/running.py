@@ -21,7 +21,7 @@ log = logging.getLogger("paddle_mnist")
 Batch = TypeVar("Batch")
 
 SKIPPED = "skipped_steps"  # the metric that counts steps in which nothing counts for the loss
-REMEDY = "try a lower learning_rate (checkpoints before it are good)"
+REMEDY = "try a lower learning_rate, or look for NaN in the data (checkpoints before it are good)"
 
 
 class RunningMetrics:

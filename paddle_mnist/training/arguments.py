@@ -323,7 +323,8 @@ class FitArguments(Options):
         if mode is None:
             raise ConfigError(
                 f"monitor is {monitor!r}, whose name does not imply which value is the best; "
-                f"set mode={MODES[1]!r} or mode={MODES[0]!r}, too"
+                "expected the name of a metric, such as 'valid/loss', and for any but a common "
+                f"one mode={MODES[1]!r} or mode={MODES[0]!r}, too"
             )
         return monitor, mode
 
@@ -388,7 +389,9 @@ def check_together(
 
 def _what(value: Any) -> str:
     """Describe an invalid argument for an error message."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")
 
 
 CODE = "code"  # the group of hashes of the caller's code

@@ -248,6 +248,8 @@ def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: b
     elif has_other_steps:
         number = "samples" if "data.length" in changed else "steps in an epoch"
         reason = f": a run keeps its number of {number}"
+    elif any(_is_among(name, ["parameters"]) for name in changed):
+        reason = ": a run keeps its parameters"  # no checkpoint would fit others
     elif not are_permuted:
         groups = [name.partition(".")[0] for name in changed]
         shortest = [

@@ -72,6 +72,7 @@ def try_first_batch(
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
+        _warn_of_gradients(model)
         outputs.loss.backward()
         _check_for_late_parameters(model, before)
         if extra:
@@ -139,6 +140,19 @@ def _first_shard(
     explains = explained(shard.batch, f"the first batch of {split}" if split else "the first batch")
     with rehearsing(), place, undone, explains, labels_checked():
         yield shard
+
+
+def _warn_of_gradients(model: nn.Layer) -> None:
+    """Log parameters of which a step leaves gradients, before `fit` computes those of the loss."""
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        if gradient is not None and (gradient.is_selected_rows() or gradient.any()):
+            log.warning(
+                "the step leaves a gradient of %s, to which that of the loss is added; if the step "
+                "calls backward on its loss, leave that to fit, which also updates the model",
+                name,
+            )
+            return
 
 
 def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None:

@@ -287,6 +287,19 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
     return result
 
 
+def _warn_of_unknown_hooks(callbacks: Sequence[Callback]) -> None:
+    """Log methods that are named as in Keras or Lightning, which nothing calls here."""
+    for callback in callbacks:
+        hooks = [name for name in dir(callback) if name.startswith("on_")]
+        if unknown := [name for name in hooks if not hasattr(Callback, name)]:
+            log.warning(
+                "%s has %s, which fit never calls; expected methods of paddle_mnist.Callback, such "
+                "as after_step and after_epoch",
+                type(callback).__name__,
+                listed(unknown),
+            )
+
+
 def _train(training: Training) -> FitResult:
     """Train the remaining epochs, evaluate, and report."""
     run, world, about = training.run, training.world, run_entries(training)
@@ -297,6 +310,7 @@ def _train(training: Training) -> FitResult:
                 "generators, so the same script may give other results; pass a function that "
                 "builds it, or call paddle.seed before building it"
             )
+        _warn_of_unknown_hooks(training.arguments.callbacks)
         if training.arguments.saving.rehearse:  # on a resume, the checkpoint lists extra state
             rehearse(training)
     for callback in training.callbacks:

@@ -146,8 +146,8 @@ class SupervisedStep:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise DataError(
                 f"{name} compares outputs {shapes[0]} with labels {shapes[1]} element by element, "
-                "and Paddle would broadcast them to one shape; expected equal shapes: make the "
-                f"labels {shapes[0][1:]}, or reshape the outputs"
+                "and Paddle would broadcast them to one shape; expected equal shapes: give "
+                f"the label of a sample the shape {shapes[0][1:]}, or reshape the outputs"
             )
         if self.is_cross_entropy and labels.is_floating_point():
             raise DataError(
@@ -262,6 +262,10 @@ def check_task(
         if isinstance(value, type) and issubclass(value, (nn.Layer, Metric)):
             kind = value.__name__
             raise ConfigError(f"{name} is the class {kind}; expected an instance, {kind}()")
+        if isinstance(value, str):
+            raise ConfigError(
+                f"{name} is {value!r}; expected a function of outputs and labels, not its name"
+            )
     if step and metrics:
         raise ConfigError("metrics go with loss; a step returns its own metrics with its loss")
     if loss and reduction_of(loss) == "sum":

@@ -182,8 +182,11 @@ def test_save_of_weights_that_are_not_finite_raises(store):
     for value in (float("nan"), float("inf")):
         with paddle.no_grad():
             model.middle.bias[3] = value
-        with pytest.raises(DivergedError, match=r"middle\.bias is no longer finite after step 20"):
+        with pytest.raises(
+            DivergedError, match=r"middle\.bias is no longer finite after step 20"
+        ) as error:
             save(store, model, optimizer, epoch=2)
+        assert "look for NaN in the data" in str(error.value)
     assert [c.name for c in store.all()] == ["mnist_epoch0"]
 
 

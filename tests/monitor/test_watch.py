@@ -169,6 +169,13 @@ def test_watch_sick_net_reports_its_first_layer(model, images, name):
     assert first[:3] == (passes, place, kind) and words in first[3]
 
 
+def test_watch_net_of_one_layer_is_named():
+    net = paddle.nn.Linear(2, 2)
+    with watch(net) as seen:
+        net(paddle.full([3, 2], np.nan))
+    assert str(seen.findings[0]).startswith("step 1, the net: 6 of its outputs are NaN")
+
+
 def test_watch_healthy_net_or_equal_images_reports_nothing(model, images):
     assert findings(model, images) == []
     assert findings(model, images[:1].expand([6, 1, 28, 28]), 1) == []

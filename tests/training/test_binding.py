@@ -263,16 +263,20 @@ def test_fit_override_moves_a_schedule_that_it_changes(tmp_path, build, override
     assert rates("run", 2, override=override)[5:] == pytest.approx(expected[5:])
 
 
-@pytest.mark.parametrize("what", ["number of samples", "batch size"])
+@pytest.mark.parametrize("what", ["number of samples", "batch size", "parameters"])
 def test_fit_offers_only_what_a_resume_accepts(tmp_path, what):
     class Fewer(Points):
         def __len__(self):
             return super().__len__() // 2
 
-    changed = {"train": Fewer()} if "samples" in what else {"batch_size": 4}
+    changed = {
+        "number of samples": {"train": Fewer()},
+        "batch size": {"batch_size": 4},
+        "parameters": {"model": lambda: nn.Linear(6, 3)},
+    }
     train(ROW, tmp_path)
     with pytest.raises(ConfigError, match=f"a run keeps its {what}$") as refusal:
-        train(ROW, tmp_path, epochs=3, **changed)
+        train(ROW, tmp_path, epochs=3, **changed[what])
     assert "override" not in str(refusal.value)
 
 

@@ -51,6 +51,20 @@ IN_A_RUN = """
 """.split()
 
 
+class Foreign(Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        """As in Keras."""
+
+
+def test_fit_logs_a_method_of_a_callback_that_it_never_calls(tmp_path, lines):
+    train(ROW, tmp_path, callbacks=[Foreign()])
+    found = [line for line in lines() if "never calls" in line]
+    assert found == [
+        "Foreign has on_epoch_end, which fit never calls; expected methods of "
+        "paddle_mnist.Callback, such as after_step and after_epoch"
+    ]
+
+
 def test_callbacks_page_lists_the_methods_in_the_order_of_their_calls():
     page = (ROOT / "docs/en/looking-inside.md").read_text()
     text = page.partition("### When each method is called")[2]

@@ -152,6 +152,7 @@ REFUSED = {
     "loss: error": ({"loss": loss_failing}, "fails with KeyError: 'weight'"),
     "loss: one a sample": ({"loss": lambda outputs, labels: outputs.sum(axis=1)}, "shape [8]"),
     "loss: a class": ({"loss": nn.CrossEntropyLoss}, "expected an instance, CrossEntropyLoss()"),
+    "loss: a name": ({"loss": "mse"}, "loss is 'mse'; expected a function of outputs and labels"),
     "loss: several outputs": (
         {"model": TwoHeads},
         "the model's output is a tuple, and the labels are a Tensor; choose one output, as in",
@@ -169,6 +170,7 @@ REFUSED = {
         "metrics['acc'] is the class Accuracy; expected an instance, Accuracy()",
     ),
     "metrics: Auc": ({"metrics": {"auc": paddle.metric.Auc()}}, "expected probabilities [N, 2]"),
+    "metrics: a name": ({"metrics": {"acc": "accuracy"}}, "metrics['acc'] is 'accuracy'; expected"),
     "metrics: with a step": ({"step": step, "loss": None}, "metrics go with loss"),
     "seed": ({"seed": 2**40}, "expected int <= 4294967295"),
     "resume": ({"resume": True}, "resume is True; expected 'auto', 'off' or a path"),
@@ -176,11 +178,18 @@ REFUSED = {
     "must_match": ({"must_match": {"crop": object()}}, "cannot be compared"),
     "must_match: fit's": ({"must_match": {"ema": 1}}, "must_match names ema"),
     "callbacks: a class": ({"callbacks": [Callback]}, "callbacks contains the class Callback"),
-    "callbacks": ({"callbacks": [paddle.callbacks.EarlyStopping()]}, "a EarlyStopping"),
+    "callbacks": (
+        {"callbacks": [paddle.callbacks.EarlyStopping()]},
+        "paddle.hapi.callbacks.EarlyStopping",
+    ),
     "saving": ({"saving": Loading()}, "expected a paddle_mnist.Saving"),
     "mode": ({"mode": "max"}, "mode is 'max' without monitor"),
     "monitor": ({"monitor": "valid/ac", "mode": "max"}, "did you mean 'valid/acc'?"),
-    "monitor: no mode": ({"monitor": "valid/error"}, "set mode='min' or mode='max'"),
+    "monitor: Keras's": (
+        {"monitor": "val_loss"},
+        "expected the name of a metric, such as 'valid/loss'",
+    ),
+    "monitor: no mode": ({"monitor": "valid/error"}, "mode='min' or mode='max', too"),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
     "batch_size: another than the loader's": (
@@ -571,6 +580,18 @@ def test_fit_objects_train_from_their_own_weights_and_have_the_final_ones(tmp_pa
     assert first["0.weight"].tolist() == initial
     line = "the model is an instance: its weights were initialized before fit seeded"
     assert len([text for text in lines() if text.startswith(line)]) == 1
+
+
+def backward_step(model, batch):
+    values = step(model, batch)
+    if model.training:
+        values["loss"].backward(retain_graph=True)
+    return values
+
+
+def test_fit_warns_of_a_step_that_calls_backward(tmp_path, lines):
+    train(ROW, tmp_path, step=backward_step, **NO_LOSS)
+    assert len([line for line in lines() if "the step leaves a gradient of 0.weight" in line]) == 1
 
 
 # Layers in evaluation mode
