@@ -24,6 +24,7 @@ from paddle_mnist.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
@@ -133,31 +134,35 @@ def save_figures(
         if not files:
             continue
         figure = value() if callable(value) else value
-        with _as_file(figure):
+        with _as_file(figure) as canvas:
             for file in files:
                 path = folder / file
                 if path.suffix == ".svg":
                     write_atomically(path, _svg(figure, name))
                     continue
-                image = _image(figure)
+                image = _image(canvas)
                 write_atomically(path, _png(image))
                 pixels[name] = np.asarray(image.reduce(SAVED_DPI // SHOWN_DPI))
     return pixels
 
 
 @contextlib.contextmanager
-def _as_file(figure: "Figure") -> Iterator[None]:
+def _as_file(figure: "Figure") -> Iterator["FigureCanvasAgg"]:
     """Lay out a figure once, and set the resolution of files inside the context.
 
-    `savefig` would lay it out, and draw it to do so, once more for each file.
+    `savefig` would lay it out, and draw it to do so, once more for each file. Yields the canvas
+    that has laid it out, and knows the sizes of its texts.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     shown, canvas = figure.dpi, figure.canvas
     figure.set_dpi(SAVED_DPI)
     try:
+        saved = FigureCanvasAgg(figure)
         if layout := figure.get_layout_engine():
             layout.execute(figure)
             figure.set_layout_engine("none")
-        yield
+        yield saved
     finally:
         figure.set_canvas(canvas)
         figure.set_dpi(shown)
@@ -177,11 +182,9 @@ def _svg(figure: "Figure", name: str) -> bytes:
     return data.getvalue()
 
 
-def _image(figure: "Figure") -> "Image":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def _image(canvas: "FigureCanvasAgg") -> "Image":
     from PIL import Image
 
-    canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # it is opaque
 
