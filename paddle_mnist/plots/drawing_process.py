@@ -86,8 +86,8 @@ def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np
 
 
 def _drawn_elsewhere(figures: Mapping[str, AnyFigure]) -> Iterator[Answer]:
-    """Yield the figures that the other processes draw, each when it is finished."""
-    tasks = [*figures.items()][::-1]
+    """Yield the figures that the other processes draw, the last first, each when it is finished."""
+    tasks = [*figures.items()]
     busy = _connections[: len(tasks)]
     for connection in busy:
         connection.send(tasks.pop())
