@@ -6,6 +6,7 @@ leaves a torn record.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import struct
@@ -72,6 +73,7 @@ class RecordFile:
         os.close(self._descriptor)
 
 
+@functools.cache  # to look for a usable home takes longer than to make a record
 def component() -> Any:
     """Return VisualDL's module that makes records."""
     with usable_home():

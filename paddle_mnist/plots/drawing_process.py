@@ -1,11 +1,14 @@
-"""Draw figures in another process, which imports Matplotlib while this one imports Paddle.
+"""Draw figures in other processes, which import Matplotlib while this one imports Paddle.
 
-The process waits until `save_figures` sends it what to draw, and ends with this one.
+They wait until `save_figures` sends them what to draw, and end with this process, which writes the
+files: a process that waits for the disk would not draw.
 """
 
 import contextlib
+import gc
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -13,115 +16,111 @@ import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Optional, Union
+from typing import cast
 
 import numpy as np
 
-from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.plots import figure
-from paddle_mnist.plots.figure import AnyFigure
+from paddle_mnist.plots.figure import AnyFigure, Drawn
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.environment import another_python, for_another_python, usable_cpus
 
 log = logging.getLogger("paddle_mnist")
 
 PROGRAM = "from paddle_mnist.plots.drawing_process import main; main()"
+PROCESSES = 2  # at most
 
-Answer = Union[dict[str, np.ndarray], PaddleMnistError]
+Task = tuple[str, AnyFigure]  # with the figure's name
+Answer = tuple[str, Drawn]
 
-_connection: Optional["Connection[object, Answer]"] = None  # to the process
+_connections: "list[Connection[Task, Answer]]" = []  # one to each process
 
 
 @contextlib.contextmanager
 def drawing_process(is_wanted: bool) -> Iterator[None]:
-    """Start a process that draws what `save_figures` saves inside the context, if it is wanted."""
-    global _connection
+    """Start processes that draw what `save_figures` saves inside the context, if it is wanted."""
     if not is_wanted or not hasattr(os, "fork"):  # Windows
         yield
         return
-    connection, theirs = multiprocessing.Pipe()
-    _connection = connection
-    with theirs:
-        process = subprocess.Popen(
-            another_python(PROGRAM, str(os.getpid()), str(theirs.fileno())),
-            stdin=subprocess.DEVNULL,
-            # Before it forks it may have no threads, which NumPy would start.
-            env={**for_another_python(), "OPENBLAS_NUM_THREADS": "1"},
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C is for this process, which then ends the other
-        )
+    pipes = [multiprocessing.Pipe() for _ in range(min(PROCESSES, usable_cpus()))]
+    _connections.extend(ours for ours, _ in pipes)
+    descriptors = [theirs.fileno() for _, theirs in pipes]
+    process = subprocess.Popen(
+        another_python(PROGRAM, str(os.getpid()), *map(str, descriptors)),
+        stdin=subprocess.DEVNULL,
+        # Before it forks it may have no threads, which NumPy would start.
+        env={**for_another_python(), "OPENBLAS_NUM_THREADS": "1"},
+        pass_fds=descriptors,
+        start_new_session=True,  # Ctrl-C is for this process, which then ends the others
+    )
+    for _, theirs in pipes:
+        theirs.close()
     try:
         yield
     finally:
-        connection.close()
-        _connection = None
+        for connection in _connections:
+            connection.close()
+        _connections.clear()
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
-            os.killpg(process.pid, signal.SIGKILL)  # after an error or a signal it may still draw
+            os.killpg(process.pid, signal.SIGKILL)  # after an error or a signal they may still draw
         process.wait()
 
 
 def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np.ndarray]:
-    """Save figures as `plots.figure.save_figures` does, in the drawing process if there is one.
+    """Save figures as `plots.figure.save_figures` does, drawn by the other processes if any.
 
-    It draws those that are functions, which can be pickled; this process draws the others, and all
-    if the drawing process has died.
+    They draw those that are functions, which can be pickled; this process draws the others, and all
+    if one of the other processes has died.
     """
-    if not _connection:
-        return figure.save_figures(figures, folder)
     functions = {name: value for name, value in figures.items() if callable(value)}
     others = {name: value for name, value in figures.items() if name not in functions}
-    try:
-        _connection.send((functions, folder.absolute()))
-        answer = _connection.recv()
-    except (EOFError, ConnectionError):
-        log.warning("the process that draws the figures has died; drawing them in this process")
+    if not _connections:
         return figure.save_figures(figures, folder)
-    if isinstance(answer, PaddleMnistError):
-        raise answer
-    return {**answer, **figure.save_figures(others, folder)}
+    try:
+        pixels = figure.write_figures(_drawn_elsewhere(functions), folder)
+    except (EOFError, ConnectionError):
+        log.warning("a process that draws figures has died; drawing them in this process")
+        return figure.save_figures(figures, folder)
+    pixels |= figure.save_figures(others, folder)
+    return {name: pixels[name] for name in figures}
+
+
+def _drawn_elsewhere(figures: Mapping[str, AnyFigure]) -> Iterator[Answer]:
+    """Yield the figures that the other processes draw, the last first, each when it is finished."""
+    tasks = [*figures.items()]
+    busy = _connections[: len(tasks)]
+    for connection in busy:
+        connection.send(tasks.pop())
+    while busy:
+        connection = cast("Connection[Task, Answer]", multiprocessing.connection.wait(busy)[0])
+        answer = connection.recv()
+        if tasks:
+            connection.send(tasks.pop())
+        else:
+            busy.remove(connection)
+        yield answer
 
 
 def main() -> None:
-    """Answer requests until the other process ends.
+    """Draw what the other process asks for, until it ends; fork for each further connection.
 
-    The command line has its process id, and the descriptor of the connection to it.
+    The command line has its process id, and the descriptors of the connections to it.
     """
     heartbeat.die_with(int(sys.argv[1]))
-    connection: Connection[Answer, tuple[Mapping[str, AnyFigure], Path]]
-    connection = Connection(int(sys.argv[2]))
+    gc.disable()  # collecting garbage would take a twentieth of the time
     figure.import_to_save()
-    save = _save_in_two if usable_cpus() > 1 else _save
+    own, *others = descriptors = [*map(int, sys.argv[2:])]
+    parent = os.getpid()
+    for descriptor in others:
+        if os.fork() == 0:
+            heartbeat.die_with(parent)
+            own = descriptor
+            break
+    for descriptor in descriptors:
+        if descriptor != own:
+            os.close(descriptor)  # so that the other process sees if a process has died
+    connection: Connection[Answer, Task] = Connection(own)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            connection.send(save(*connection.recv()))
-
-
-def _save_in_two(figures: Mapping[str, AnyFigure], folder: Path) -> Answer:
-    """Save figures, half of them in a process of its own; return their pixels, or an error."""
-    first, second = (dict([*figures.items()][start::2]) for start in (0, 1))
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    parent = os.getpid()
-
-    def save_second() -> None:
-        heartbeat.die_with(parent)
-        ours.close()  # so that `send` raises if this process dies
-        theirs.send(_save(second, folder))
-
-    process = multiprocessing.get_context("fork").Process(target=save_second)
-    process.start()
-    theirs.close()  # so that `recv` raises if the process dies
-    answers = [_save(first, folder), ours.recv()]
-    process.join()
-    pixels: dict[str, np.ndarray] = {}
-    for answer in answers:
-        if isinstance(answer, PaddleMnistError):
-            return answer
-        pixels.update(answer)
-    return pixels
-
-
-def _save(figures: Mapping[str, AnyFigure], folder: Path) -> Answer:
-    try:
-        return figure.save_figures(figures, folder)
-    except PaddleMnistError as error:
-        return error
+            name, value = connection.recv()
+            connection.send((name, figure.draw(name, value)))

@@ -12,9 +12,10 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from paddle_mnist.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
@@ -116,6 +118,17 @@ def literal(text: str) -> str:
     return encodable(text).replace("$", r"\$")
 
 
+class Drawn(NamedTuple):
+    """A drawn figure.
+
+    files: their contents, by name. pixels: of its PNG, if that is among them, at SHOWN_DPI: uint8
+    [H, W, 3].
+    """
+
+    files: Mapping[str, bytes]
+    pixels: Optional[np.ndarray]
+
+
 def save_figures(
     figures: Mapping[str, AnyFigure], folder: Path, only: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
@@ -126,38 +139,64 @@ def save_figures(
 
     Returns the pixels of each PNG by the figure's name, at SHOWN_DPI: uint8 [H, W, 3].
     """
-    make_folder(folder)
+    names = [name for name in figures if not only or not {*only}.isdisjoint(files_of([name]))]
+    return write_figures(((name, draw(name, figures[name], only)) for name in names), folder)
+
+
+def write_figures(figures: Iterable[tuple[str, Drawn]], folder: Path) -> dict[str, np.ndarray]:
+    """Write the files of figures as they are drawn; return their pixels, by name."""
     pixels = {}
-    for name, value in figures.items():
-        files = [file for file in files_of([name]) if not only or file in only]
-        if not files:
-            continue
-        figure = value() if callable(value) else value
-        with _as_file(figure):
-            for file in files:
-                path = folder / file
-                if path.suffix == ".svg":
-                    write_atomically(path, _svg(figure, name))
-                    continue
-                image = _image(figure)
-                write_atomically(path, _png(image))
-                pixels[name] = np.asarray(image.reduce(SAVED_DPI // SHOWN_DPI))
+    with ThreadPoolExecutor(1) as disk:  # while it is waited for, the next figure is drawn
+        writing = disk.submit(make_folder, folder)
+        for name, drawn in figures:
+            writing.result()
+            writing = disk.submit(_write_files, folder, drawn.files)
+            if drawn.pixels is not None:
+                pixels[name] = drawn.pixels
+        writing.result()
     return pixels
 
 
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+
+
+def draw(name: str, value: AnyFigure, only: Collection[str] = ()) -> Drawn:
+    """Draw the files of a figure, or only those of some names."""
+    figure = value() if callable(value) else value
+    files: dict[str, bytes] = {}
+    pixels = None
+    with _as_file(figure) as canvas:
+        for file in files_of([name]):
+            if only and file not in only:
+                continue
+            if file.endswith(".svg"):
+                files[file] = _svg(figure, name)
+                continue
+            image = _image(canvas)
+            files[file] = _png(image)
+            pixels = np.asarray(image.reduce(SAVED_DPI // SHOWN_DPI))
+    return Drawn(files, pixels)
+
+
 @contextlib.contextmanager
-def _as_file(figure: "Figure") -> Iterator[None]:
+def _as_file(figure: "Figure") -> Iterator["FigureCanvasAgg"]:
     """Lay out a figure once, and set the resolution of files inside the context.
 
-    `savefig` would lay it out, and draw it to do so, once more for each file.
+    `savefig` would lay it out, and draw it to do so, once more for each file. Yields the canvas
+    that has laid it out, and knows the sizes of its texts.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     shown, canvas = figure.dpi, figure.canvas
     figure.set_dpi(SAVED_DPI)
     try:
+        saved = FigureCanvasAgg(figure)
         if layout := figure.get_layout_engine():
             layout.execute(figure)
             figure.set_layout_engine("none")
-        yield
+        yield saved
     finally:
         figure.set_canvas(canvas)
         figure.set_dpi(shown)
@@ -177,11 +216,9 @@ def _svg(figure: "Figure", name: str) -> bytes:
     return data.getvalue()
 
 
-def _image(figure: "Figure") -> "Image":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def _image(canvas: "FigureCanvasAgg") -> "Image":
     from PIL import Image
 
-    canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # it is opaque
 
