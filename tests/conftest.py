@@ -91,10 +91,16 @@ REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")
 REAL_DATA = REAL_DATA and os.path.abspath(os.path.expanduser(REAL_DATA))
 
 
+# Milliseconds to wait for what a page shows. The limit of a test is pytest's: on a busy machine an
+# answer takes minutes.
+PATIENCE = 600_000
+
+
 @pytest.fixture(scope="module")
 def browser():
     api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
+    api.expect.set_options(timeout=PATIENCE)
     with api.sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 

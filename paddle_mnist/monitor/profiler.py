@@ -145,9 +145,11 @@ class StepProfiler(Profiler):
             make_folder(self.folder)
             write_atomically(self.folder / "steps.md", f"{self._table}\n".encode())
             write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
+            trace = self.folder / "trace.json"
             with writing(self.folder):
-                tracer.export(str(self.folder / "trace.json"), format="json")
-                (self.folder / "trace.json").stat()  # Paddle raises nothing if it cannot write it
+                trace.unlink(missing_ok=True)  # Paddle would write through a link
+                tracer.export(str(trace), format="json")
+                trace.stat()  # Paddle raises nothing if it cannot write it
             log.info("trace and operators of %d steps: %s", self.steps, self.folder)
         except OutputError as error:
             log.warning("no profile; training continues: %s", error)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import forked
 import pytest
-from conftest import ROOT
+from conftest import PATIENCE, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def errors_of(context, address, name, screenshots):
     """Open a page, wait for what it must show, and return its errors."""
     texts, drawn = PAGES[name]
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(PATIENCE)
     errors = []
     page.on("console", lambda log: errors.append(log.text) if log.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))

@@ -15,6 +15,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from conftest import PATIENCE
 from detector.non_digits import UNSEEN
 from drawn_digits import STROKES, as_bytes, draw_digit
 from PIL import Image
@@ -247,6 +248,7 @@ class Visitor:
     def __init__(self, page, address):
         self.api = importlib.import_module("playwright.sync_api")
         self.page = page
+        page.set_default_timeout(PATIENCE)
         self.touches = page.context.new_cdp_session(page)
         self.errors = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -263,7 +265,7 @@ class Visitor:
     def take_brush(self):
         """Wait until the page has taken the brush: then its size can be chosen."""
         size = self.page.get_by_label("Brush Size")
-        self.api.expect(size.first).to_be_visible(timeout=60_000)
+        self.api.expect(size.first).to_be_visible()
 
     def draw(self, strokes):
         box = self.page.locator("canvas").first.bounding_box()
@@ -302,7 +304,7 @@ class Visitor:
     def expect(self, answer):
         """Wait for an answer that starts so."""
         words = self.page.get_by_text(re.compile(rf"^\s*(?:{answer})"))
-        self.api.expect(words.first).to_be_visible(timeout=60_000)
+        self.api.expect(words.first).to_be_visible()
         return words.first
 
     def expect_layers(self):
@@ -376,7 +378,7 @@ def test_drawing_sent_late_is_not_read_on_a_cleared_sheet(visit):
         visitor.draw(STROKES[1])
     visitor.clear()
     visitor.expect("Draw a digit").evaluate(COLLECT)
-    with visitor.page.expect_response("**/upload*", timeout=60_000):
+    with visitor.page.expect_response("**/upload*"):
         for upload in uploads:
             upload.continue_()
     visitor.page.unroute("**/upload*")

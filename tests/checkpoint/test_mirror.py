@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from random import Random
 
+import forked
 import paddle
 import psutil
 import pytest
@@ -379,14 +380,10 @@ def start(output, options, seconds=0.5, **variables):
     """Start a run that takes so many seconds a step. variables: of its environment."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, SCRIPT, str(output), json.dumps(options), str(seconds)]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        # A shell ignores it in background jobs, and the training then does, too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    if not variables:
+        return forked.Popen(command, env=environment, stderr=2)
+    # The variables of `refusing` are read where a program starts.
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_mirrored_run_on_a_file_system_without_locks_warns_once(tmp_path, url, refusing):
@@ -400,7 +397,8 @@ def test_mirrored_run_on_a_file_system_without_locks_warns_once(tmp_path, url, r
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
 def test_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url):
-    process = start(tmp_path / "one", {"save_every_steps": 1, "mirror": url})
+    options = {"save_every_steps": 1, "mirror": url, "epochs": 200}  # it does not end by itself
+    process = start(tmp_path / "one", options)
     while not manifests(url):
         assert process.poll() is None
         time.sleep(0.05)

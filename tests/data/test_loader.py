@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import namedtuple
 
+import forked
 import numpy as np
 import paddle
 import pytest
@@ -622,8 +623,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("kind", ["Stream", "Numbers"])
 def test_workers_end_with_a_killed_process(kind):
     """A worker that lives on keeps the end of the pipe for the output, which is read to its end."""
-    command = [sys.executable, "-c", KILLED.replace("{kind}", kind)]
-    done = subprocess.run(command, cwd=ROOT, timeout=240, capture_output=True, text=True)
+    program = KILLED.replace("{kind}", kind)
+    done = forked.run([sys.executable, "-c", program], timeout=240)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "1\n"), done.stderr
 
 

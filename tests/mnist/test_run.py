@@ -10,6 +10,7 @@ import sys
 import time
 
 import forked
+import psutil
 import pytest
 from conftest import ROOT, SMALL
 from synthetic_data import tiny_splits, write_gzip, write_idx, write_json
@@ -104,6 +105,30 @@ def start(tmp_path, tiny, *args):
     return forked.Popen([*command, *args], cwd=tmp_path, stderr=subprocess.STDOUT)
 
 
+# Trains, and sends itself a signal where it begins to save a second time: RUN SIGNAL OPTIONS
+INTERRUPTED = """
+import os, sys
+from faulty_disk import watched
+from paddle_mnist.commands.train import main
+
+def interrupt(operation):
+    if "_epoch1." in operation.path.name and signals:
+        os.kill(os.getpid(), signals.pop())
+
+run, signals = sys.argv[1], [int(sys.argv[2])]
+with watched(run, interrupt):
+    code = main(["--output", run, *sys.argv[3:]])
+sys.exit(code)
+"""
+
+
+def start_interrupted(tmp_path, tiny, number, *args):
+    """A training that is interrupted after its first epoch, however busy the machine is."""
+    options = [tmp_path / "run", int(number), *PLAIN, "--data", tiny, *args]
+    command = [sys.executable, "-c", INTERRUPTED, *options]
+    return forked.Popen(command, cwd=tmp_path, stderr=subprocess.STDOUT)
+
+
 def wait_for(path, process):
     while not path.exists():
         assert process.poll() is None, process.stdout.read()
@@ -121,9 +146,10 @@ def test_second_process_in_a_directory_exits_with_75(train, tmp_path, tiny):
 
 def test_suspended_run_whose_lock_is_broken_exits_with_75(train, tmp_path, tiny, run_of_command):
     """It was taken for dead on another machine; continued, it changes nothing of the run."""
-    process = start(tmp_path, tiny)
-    wait_for(tmp_path / "run/checkpoints/mnist_epoch0.json", process)
-    process.send_signal(signal.SIGSTOP)
+    process = start_interrupted(tmp_path, tiny, signal.SIGSTOP)
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.005)
     record = tmp_path / "run/.lock.json"
     values = json.loads(record.read_text())
     values["host"] = "gone-node"
@@ -208,11 +234,9 @@ def test_named_run_resumes_and_is_found_by_all_that_reads_it(
     train, tool, tmp_path, tiny, run_of_command
 ):
     name, run = "[7]_epoch2", tmp_path / "run"
-    process = start(tmp_path, tiny, "--name", name)
-    wait_for(run / f"checkpoints/{name}_epoch0.json", process)
-    process.kill()
-    process.wait()
-    assert not (run / "result.json").exists()
+    process = start_interrupted(tmp_path, tiny, signal.SIGKILL, "--name", name)
+    assert process.wait() == -signal.SIGKILL and not (run / "result.json").exists()
+    assert (run / f"checkpoints/{name}_epoch0.json").exists()
     train("--name", name)
     same_end(run, run_of_command, name)
     assert not [*run.rglob("mnist*")]

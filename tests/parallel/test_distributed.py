@@ -26,16 +26,15 @@ from conftest import ROOT
 from mirror_servers import free_port
 from process_jobs import living, start_job
 from small_nets import Points
+from spawned import raises_damaged, returns_much
 
 from paddle_mnist import MNIST, Callback, MnistDataset, TrainConfig, is_rehearsal, load_data
-from paddle_mnist.checkpoint.manifest import DamagedError
 from paddle_mnist.errors import (
     CheckpointError,
     ConfigError,
     DataError,
     DeviceError,
     ProcessError,
-    spelled,
     spelling,
 )
 from paddle_mnist.mnist import evaluation
@@ -547,10 +546,6 @@ def test_three_processes_exchange_sum_evaluate_and_name_the_rank_that_differs(ti
         spawn(does_everything, (str(tiny),), nprocs=3)
 
 
-def returns_much():
-    return [*range(50_000), spelled("fresh")]
-
-
 def test_spawn_returns_plain_data_that_no_pipe_holds_at_once_and_spells_as_its_caller():
     token = spelling.set("--{} {}")  # as commands do
     try:
@@ -576,10 +571,6 @@ def raises_in_rank_one():
     if world.rank == 1:
         raise ValueError("a fault of rank 1's own")
     world.all_gather_objects(1)
-
-
-def raises_damaged():
-    raise DamagedError("mnist_epoch0.json: damaged")
 
 
 def test_spawn_subclass_of_an_error_is_raised_as_the_error():

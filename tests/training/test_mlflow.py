@@ -2,7 +2,6 @@
 
 import runpy
 
-import mlflow
 import pytest
 from conftest import ROOT
 from fit_rows import ProgramError, StopsAt, history, stop, train
@@ -17,6 +16,8 @@ def logger():
 
 @pytest.fixture
 def client(tmp_path, monkeypatch):
+    import mlflow  # not before this test: it takes half a second, of each worker of pytest
+
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri(tmp_path / "store")
     yield mlflow.MlflowClient()

@@ -10,8 +10,6 @@ from conftest import ROOT
 from fit_rows import ProgramError, StopsAt, history, stop, train
 
 ROW = "SGD with clipping"  # five steps an epoch
-wandb = pytest.importorskip("wandb", reason="no wandb")
-Record = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason="no wandb").Record
 
 
 def logger():
@@ -25,6 +23,8 @@ def records(path):
     After 7 bytes, each piece has a checksum, its length and its type: 1 is a whole record, 2 to 4
     are the first, middle and last piece. No piece crosses a multiple of 32 KiB.
     """
+    from wandb.proto.wandb_internal_pb2 import Record
+
     data, start, pieces = path.read_bytes(), 7, b""
     while start + 7 <= len(data):
         if 2**15 - start % 2**15 < 7:
@@ -52,6 +52,8 @@ def logged(run):
 @pytest.mark.slow
 def test_wandb_logger_of_a_resumed_training_continues_its_run(tmp_path, monkeypatch):
     """All files are of one run, and have each point of the history once."""
+    # Not before this test: it takes half a second, of each worker of pytest.
+    wandb = pytest.importorskip("wandb", reason="no wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = tmp_path / "run"

@@ -329,11 +329,15 @@ def test_other_file_in_its_place_costs_one_line(name, killed, tmp_path, lines):
 
 
 def test_end_that_is_torn_anywhere_is_left_out(killed, tmp_path):
+    whole, torn = killed / "witness.bin", tmp_path / "witness.bin"
+    header, records = witness._read(whole)
+    assert len(records) == 3
     for size in range(1, 40):
-        folder = tmp_path / str(size)
-        result = resume(killed, folder, changed_bytes(lambda data, size=size: data[:-size]))
-        assert agrees(result, 3 - -(-size // 36))
-        shutil.rmtree(folder)
+        torn.write_bytes(whole.read_bytes()[:-size])
+        assert witness._read(torn) == (header, records[: 3 - -(-size // 36)])
+    for size in (1, 35, 36, 37):
+        edit = changed_bytes(lambda data, size=size: data[:-size])
+        assert agrees(resume(killed, tmp_path / str(size), edit), 3 - -(-size // 36))
 
 
 def test_damaged_records_are_left_out_with_one_line(killed, tmp_path, lines):
