@@ -28,6 +28,7 @@ from paddle_mnist.hidden_state.plain_data import (
     SEQUENCES,
     attributes_of,
     is_leaf,
+    items_of,
     slots_of,
 )
 from paddle_mnist.system.arrays import is_tensor
@@ -106,8 +107,8 @@ def links(value: Any) -> Iterator[Link]:
     if isinstance(value, dict):  # not by its own `items`, which may change it
         yield from ((("item", key), item) for key, item in list(dict.items(value)))
     elif isinstance(value, (np.ndarray, *SEQUENCES)):
-        items = value.flat if isinstance(value, np.ndarray) else value
-        yield from ((("item", number), item) for number, item in enumerate(list(items)))
+        items = list(value.flat) if isinstance(value, np.ndarray) else items_of(value)
+        yield from ((("item", number), item) for number, item in enumerate(items))
     elif isinstance(value, nn.Layer):
         for part in LAYER_PARTS:
             yield from _attributes(vars(value)[part])

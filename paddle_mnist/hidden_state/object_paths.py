@@ -16,6 +16,7 @@ from paddle_mnist.hidden_state.plain_data import (
     MOST_ITEMS,
     SCALARS,
     SETS,
+    base_of,
     can_replace,
     copied,
     is_leaf,
@@ -106,7 +107,7 @@ def _length(value: Any) -> int:
     """Return the number of items of a container; 0 for anything else."""
     if is_of_objects(value):
         return int(value.size)
-    return len(value) if isinstance(value, (*CONTAINERS, *SETS)) else 0
+    return int(base_of(value).__len__(value)) if isinstance(value, (*CONTAINERS, *SETS)) else 0
 
 
 def find(roots: Mapping[str, Any], path: ObjectPath) -> Any:

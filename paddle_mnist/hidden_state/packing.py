@@ -27,6 +27,7 @@ from paddle_mnist.hidden_state.plain_data import (
     is_mutable,
     is_namedtuple,
     is_record_class,
+    items_of,
     mask_of,
     name_of,
     set_attributes,
@@ -141,7 +142,7 @@ class _Packer:
         if not isinstance(value, (*SETS, *CONTAINERS)):
             own = {key: self.node(item) for key, item in attributes_of(value).items()}
             return self.later("object", [name_of(type(value)), own])
-        nodes = [self.node(item) for item in value]
+        nodes = [self.node(item) for item in items_of(value)]
         if isinstance(value, SETS):  # sorted, since their order depends on the process
             return {name: sorted(nodes, key=json.dumps)}
         if isinstance(value, collections.deque):

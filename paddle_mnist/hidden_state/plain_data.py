@@ -65,6 +65,17 @@ def is_of_objects(value: Any) -> bool:
     return isinstance(value, np.ndarray) and bool(value.dtype == object)
 
 
+def base_of(value: Any) -> Any:
+    """Return the built-in class of a container, whose methods run no code of a subclass."""
+    bases = (collections.OrderedDict, *CONTAINERS, *SETS)
+    return next((kind for kind in bases if issubclass(type(value), kind)), type(value))
+
+
+def items_of(value: Any) -> list[Any]:
+    """Return the items of a container, of a dict its keys; see `base_of`."""
+    return [*base_of(value).__iter__(value)]
+
+
 def name_of(definition: Any) -> str:
     """Return the name of a class or a function, such as "__main__:Net.forward"."""
     return f"{definition.__module__}:{definition.__qualname__}"
@@ -102,7 +113,7 @@ def is_plain(
     elif kind is np.ndarray and is_of_objects(value):
         items = value.ravel().tolist()
     elif kind in (*CONTAINERS, *SETS, *KINDS_OF_DICT) or is_namedtuple(kind):
-        items = list(value)  # of a dict its keys
+        items = items_of(value)
     else:
         return False
     if not depth or len(items) > most_items:
@@ -119,7 +130,7 @@ def is_plain(
 def _is_key(value: Any, held: Mapping[str, Any]) -> bool:
     """Return whether plain data can be in a set, whose order differs between processes."""
     if isinstance(value, (tuple, frozenset)):
-        return is_plain(value, (), held) and all(_is_key(item, held) for item in value)
+        return is_plain(value, (), held) and all(_is_key(item, held) for item in items_of(value))
     return not is_mutable(value) and is_plain(value, (), held)
 
 
@@ -178,7 +189,7 @@ def parts_of(value: Any) -> Optional[list[Any]]:
     if isinstance(value, Mapping):
         return [part for item in value.items() for part in item]
     if isinstance(value, SEQUENCES):
-        return [*value]
+        return items_of(value)
     if isinstance(value, GENERATORS):
         return [generator_state(value)]
     if isinstance(value, BUFFERS):
@@ -273,7 +284,7 @@ def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
     if kind in ATOMS or value is ABSENT or isinstance(value, (*SCALARS, *DEFINED)):
         return value
     if isinstance(value, tuple):
-        return tuple.__new__(kind, [copied(item, copies) for item in value])
+        return tuple.__new__(kind, [copied(item, copies) for item in items_of(value)])
     if id(value) not in copies:
         copies[id(value)] = _copied_object(value, copies)
     return copies[id(value)]

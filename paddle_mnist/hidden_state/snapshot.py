@@ -43,12 +43,14 @@ from paddle_mnist.hidden_state.plain_data import (
     MOST_ITEMS,
     SCALARS,
     SETS,
+    base_of,
     digest_of,
     equal,
     generator_state,
     is_leaf,
     is_of_objects,
     is_plain,
+    items_of,
     nbytes,
     replace_in_place,
     set_generator_state,
@@ -150,8 +152,8 @@ class _Contents(_Unexamined):
     def _differs(self, now: Any) -> bool:
         before = self.value
         if isinstance(before, dict):
-            ((_, kept),) = self.containers
-            return set(now) == set(kept) and list(now) != list(kept)
+            ((_, kept),), keys = self.containers, items_of(now)
+            return set(keys) == {*kept} and keys != [*kept]
         if now is before or isinstance(before, CONTAINERS):
             return False
         if isinstance(before, types.FunctionType):
@@ -172,23 +174,25 @@ class _Contents(_Unexamined):
             if child(self.value, edge) is not before:
                 object_graph.assign(self.value, edge, before)
         for container, copy in self.containers:
-            now, kept = _items(container), _items(copy)
             if isinstance(container, np.ndarray):
                 container[...] = copy
-            elif len(now) != len(kept) or any(map(operator.is_not, now, kept)):
-                container.clear()
-                container.update(copy) if hasattr(container, "update") else container.extend(copy)
+                continue
+            now, kept, base = _items(container), _items(copy), base_of(container)
+            if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
+                base.clear(container)
+                (base.update if hasattr(base, "update") else base.extend)(container, copy)
 
 
 def _shallow_copy(container: Any) -> Any:
     if isinstance(container, dict):
-        return dict(container)
-    return container.copy() if isinstance(container, np.ndarray) else list(container)
+        return dict(base_of(container).items(container))
+    return container.copy() if isinstance(container, np.ndarray) else items_of(container)
 
 
 def _items(container: Any) -> list[Any]:
     """Return the items of a container, and the keys of a dictionary."""
-    return [*container, *container.values()] if isinstance(container, dict) else [*container]
+    values = base_of(container).values(container) if isinstance(container, dict) else ()
+    return [*items_of(container), *values]
 
 
 def _has_bytes(value: Any) -> bool:
