@@ -64,14 +64,9 @@ OF_CALLS = ("_use_cudnn", "could_use_cudnn", "_op_type", "_device")
 # Attributes of parameters that an optimizer reads.
 OF_PARAMETERS = ("optimize_attr", "regularizer", "need_clip")
 # Parts of Paddle whose objects may hold the user's objects, or count.
-_ENTERED = (
-    "paddle.io",
-    "paddle.vision",
-    "paddle.metric",
-    "paddle.nn",
-    "paddle.optimizer",
-    "paddle.incubate.optimizer",
-    "paddle.regularizer",
+_ENTERED = tuple(
+    f"paddle.{part}"
+    for part in "io vision metric nn optimizer incubate.optimizer regularizer".split()
 )
 
 

@@ -24,14 +24,9 @@ from numpy.lib.format import descr_to_dtype
 from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
-# The types of most values: they hold no others, and the same object is the same value.
+# The types of most values: they hold no others, and an object of them never changes.
 ATOMS = frozenset(SCALARS) - {np.generic}
-GENERATORS = (
-    random.Random,
-    np.random.RandomState,
-    np.random.Generator,
-    np.random.SeedSequence,
-)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, np.random.SeedSequence)
 SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
 LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray, paddle.Tensor)
@@ -39,6 +34,7 @@ DEFINED = (enum.Enum, types.FunctionType)  # values that the program defines
 SEQUENCES = (list, tuple, collections.deque)
 CONTAINERS = (dict, *SEQUENCES)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_BASES = (collections.OrderedDict, *CONTAINERS, *SETS)
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 SEEDS = "seed_sequence"  # of a NumPy generator, in its state
@@ -67,8 +63,8 @@ def is_of_objects(value: Any) -> bool:
 
 def base_of(value: Any) -> Any:
     """Return the built-in class of a container, whose methods run no code of a subclass."""
-    bases = (collections.OrderedDict, *CONTAINERS, *SETS)
-    return next((kind for kind in bases if issubclass(type(value), kind)), type(value))
+    kind = type(value)
+    return kind if kind in _BASES else next((b for b in _BASES if issubclass(kind, b)), kind)
 
 
 def items_of(value: Any) -> list[Any]:
@@ -128,7 +124,7 @@ def is_plain(
 
 
 def _is_key(value: Any, held: Mapping[str, Any]) -> bool:
-    """Return whether plain data can be in a set, whose order differs between processes."""
+    """Return whether a value is plain data that cannot change, so that it may be a key."""
     if isinstance(value, (tuple, frozenset)):
         return is_plain(value, (), held) and all(_is_key(item, held) for item in items_of(value))
     return not is_mutable(value) and is_plain(value, (), held)
@@ -249,7 +245,7 @@ def _form(value: Any) -> tuple[Any, ...]:
 def replace_in_place(current: Any, new: Any) -> None:
     """Replace the contents of an object with those of another, if `can_replace`.
 
-    Other references to the object then see the new contents, too.
+    Other references to the object then also refer to the new contents.
     """
     if current is new or not can_replace(current, new):
         return
@@ -277,7 +273,7 @@ def replace_in_place(current: Any, new: Any) -> None:
 def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
     """Return a deep copy of plain data, in which what is referenced twice is one object again.
 
-    copies: the copies so far, by the `id` of what they are copies of.
+    copies: the copies so far, by the `id` of the originals.
     """
     copies = {} if copies is None else copies
     kind = type(value)
@@ -326,7 +322,7 @@ def set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def is_mutable(value: Any) -> bool:
-    """Return whether plain data can change in place, so that it matters where else it is."""
+    """Return whether plain data can change in place, so that a shared object must stay shared."""
     return not isinstance(value, (*SCALARS, *DEFINED, tuple, frozenset))
 
 

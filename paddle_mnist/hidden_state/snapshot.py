@@ -17,7 +17,7 @@ container, layer, object, function  `_Contents`    another object, or         it
 ==================================  =============  =========================  ================
 
 What a container or an object holds are values on paths of their own, so `_Contents` compares only
-the object itself. All of them also compare the type of the value, and of tensors `stop_gradient`.
+the object itself. All of them also compare the type of a value, and `stop_gradient` of a tensor.
 """
 
 import collections
@@ -58,7 +58,7 @@ from paddle_mnist.hidden_state.plain_data import (
 from paddle_mnist.nn.layers import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array, is_tensor
 
-MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
+MOST_COPIED = 256 * 2**20  # bytes of arrays and tensors that a snapshot copies
 LARGE = 2**16  # bytes of an array of which a digest may be kept
 # Limits for data, whose arrays may be larger than the free memory.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
@@ -251,7 +251,7 @@ class Snapshot:
     roots: Mapping[str, Any]
     known: Collection[int] = frozenset()
     most_items: int = MOST_ITEMS
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MOST_COPIED
     is_state: Callable[[Place], bool] = lambda place: False
     keeps_digests: bool = False
     skipped: list[str] = field(default_factory=list, init=False)
