@@ -1,5 +1,6 @@
 """`spawn`: start the processes of a run on this machine, and watch them until they end."""
 
+import contextlib
 import inspect
 import json
 import multiprocessing
@@ -169,8 +170,10 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
         require_paddle()
         signals.unblock()
         value = call.run()
-        if os.environ["PADDLE_TRAINER_ID"] == "0" and _is_plain(value):
-            report["returned"] = value
+        if os.environ["PADDLE_TRAINER_ID"] == "0":
+            with contextlib.suppress(TypeError, ValueError):  # not plain: `spawn` returns None
+                json.dumps(value)
+                report["returned"] = value
     except PaddleMnistError as error:
         code = error.exit_code
         values: list[Any] = [error.signum] if isinstance(error, StoppedError) else [str(error)]
@@ -184,15 +187,6 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
     signals.ignore()
     heartbeat.report(json.dumps(report).encode())
     sys.exit(code)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value can be sent as JSON."""
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _report(rank: Child) -> dict[str, Any]:

@@ -37,15 +37,8 @@ POLL_SECONDS = 0.05  # between two looks at the children
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_STUCK_RESTARTS = 3  # in a row, without progress: then `supervise` gives up
 # Exit codes after which a restart would change nothing. A stop signal ends the restarts, too.
-FINAL_EXIT_CODES = {
-    0,
-    ConfigError.exit_code,
-    DataError.exit_code,
-    CheckpointError.exit_code,
-    DeviceError.exit_code,
-    DivergedError.exit_code,
-    RunLockedError.exit_code,
-}
+_FINAL = (ConfigError, DataError, CheckpointError, DeviceError, DivergedError, RunLockedError)
+FINAL_EXIT_CODES = {0, *(error.exit_code for error in _FINAL)}
 
 
 class Child:
