@@ -177,10 +177,11 @@ class _Contents(_Unexamined):
             if isinstance(container, np.ndarray):
                 container[...] = copy
                 continue
-            now, kept, base = _items(container), _items(copy), base_of(container)
+            now, kept = _items(container), _items(copy)
             if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
-                base.clear(container)
-                (base.update if hasattr(base, "update") else base.extend)(container, copy)
+                # By its own methods, which may keep attributes in step with the items.
+                container.clear()
+                container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
 
 def _shallow_copy(container: Any) -> Any:
