@@ -9,20 +9,9 @@ from typing import NoReturn
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
 
+NAMES = "train check eval infer export demo dashboard plot checkpoints supervise prove".split()
 # The module of each command, in `paddle_mnist.commands`.
-COMMANDS = {
-    "train": "train",
-    "check": "check",
-    "eval": "eval",
-    "infer": "infer",
-    "export": "export_model",
-    "demo": "demo",
-    "dashboard": "dashboard",
-    "plot": "plot",
-    "checkpoints": "checkpoints",
-    "supervise": "supervise",
-    "prove": "prove",
-}
+COMMANDS = {**dict(zip(NAMES, NAMES)), "export": "export_model"}
 
 
 def main() -> NoReturn:

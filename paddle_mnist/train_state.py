@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
-MODES = ("max", "min")  # which value of the monitored metric is the best
 # Metrics whose names show which value is the best; for others, `mode` must be given.
 LOWEST_IS_BEST = ("loss",)
 HIGHEST_IS_BEST = ("acc", "accuracy", "auc", "f1", "iou", "map", "miou", "precision", "recall")

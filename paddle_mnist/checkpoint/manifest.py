@@ -165,11 +165,6 @@ class Checkpoint:
     def step(self) -> int:
         return int(self.manifest["state"]["step"])
 
-    def is_best_of(self, newest: Optional["Checkpoint"]) -> bool:
-        """Return whether it has the best evaluation of the run up to a later checkpoint."""
-        best = newest.state.best if newest else None
-        return best is not None and self.step == best[0]
-
     @property
     def ends_epoch(self) -> bool:
         """Whether it was saved after an epoch, not inside one."""

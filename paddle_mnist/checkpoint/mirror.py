@@ -199,10 +199,7 @@ class Mirror:
     # Before training
 
     def list_copies(self, is_needed: bool) -> list[Checkpoint]:
-        """Return the checkpoints of the copy, by step.
-
-        is_needed: whether training cannot start without it.
-        """
+        """Return the checkpoints of the copy, by step. is_needed: to start the training."""
         seconds = self._timeout if is_needed else min(self._timeout, SHORT_WAIT)
         copies: list[Checkpoint] = self._call(seconds, "list_copies")
         self._newest_at_start = copies[-1].manifest["checksum"] if copies else None

@@ -209,9 +209,9 @@ class MirrorCopy:
         copies = self._look_while_training(local, newest_at_start)
         waiting = checkpoints_to_upload(local, copies, self.saving)
         if waiting:
-            newest = max([*copies, *waiting], key=_by_step)
+            best = max([*copies, *waiting], key=_by_step).state.best or [None]
             # The best first, since a run may end with it, then the newest of the others.
-            chosen = max(waiting, key=lambda own: (own.is_best_of(newest), own.sort_key))
+            chosen = max(waiting, key=lambda own: (own.step == best[0], own.sort_key))
             if self._upload_data(chosen):
                 copies = self._look_while_training(local, newest_at_start)
                 self._upload_manifest(chosen, copies)

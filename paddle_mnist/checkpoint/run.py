@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import itertools
 import json
 import logging
 import os
@@ -278,7 +277,7 @@ class RunDirectory:
         resolved = self.path.resolve()
         # Behind a link, which stays, the folder moves on the disk it is on.
         parent = resolved.parent if self.path.is_symlink() else self.path.parent
-        aside = _free_name(parent / resolved.name)
+        aside = first_free(parent / resolved.name)
         with writing(aside):
             os.rename(resolved, aside)
             remove(aside / RECORD)  # nobody trains there
@@ -290,7 +289,7 @@ class RunDirectory:
         for folder in (self.checkpoints.folder, self.visualdl):
             link = former / folder.name
             if link.is_symlink():
-                target = _free_name(link.resolve())
+                target = first_free(link.resolve())
                 make_folder(target)
                 make_folder(self.path)
                 with writing(folder):
@@ -363,11 +362,6 @@ class RunDirectory:
 def _elsewhere(is_mirrored: bool) -> str:
     """Return the options to change for another run; one with the same mirror would resume."""
     return "another output and another mirror" if is_mirrored else "another output"
-
-
-def _free_name(path: Path) -> Path:
-    """Return the path with the first number, from 1, that names nothing yet."""
-    return first_free(path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
 
 
 class _LogFile(logging.Handler):

@@ -8,7 +8,6 @@ written under a second name, so that one of the two is always valid.
 
 import contextlib
 import glob
-import itertools
 import json
 import logging
 import os
@@ -277,9 +276,8 @@ class CheckpointStore:
         if not checkpoint.path.exists():  # deleted since the folder was listed
             return False
         signatures = _file_signatures(checkpoint)
-        if signatures and self._signatures.get(checkpoint.manifest["checksum"]) == signatures:
-            return True
-        if signatures and _are_older(signatures, checkpoint):
+        is_known = self._signatures.get(checkpoint.manifest["checksum"]) == signatures
+        if signatures and (is_known or _are_older(signatures, checkpoint)):
             return True
         try:
             self._verified(checkpoint)
@@ -325,8 +323,7 @@ class CheckpointStore:
 
     def _quarantine(self, manifest: Path) -> None:
         """Move a checkpoint's files to a folder of their own in `quarantine/`."""
-        quarantine = self.folder / QUARANTINE
-        target = first_free(quarantine / f"{manifest.stem}.{n}" for n in itertools.count(1))
+        target = first_free(self.folder / QUARANTINE / manifest.stem)
         make_folder(target)
         with writing(target):
             # The manifest sorts first: files without one are not a checkpoint.

@@ -125,7 +125,10 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     Without a recipe or a file, if only the embedded digits are found, the recipe is `digits`.
     Raises ConfigError.
     """
-    implied = _implied_by_num_gpus(args)
+    implied: dict[str, Any] = {}
+    if "num_gpus" in args:  # 0 on machines without a GPU; nprocs 0 would start one process per core
+        count = args.num_gpus
+        implied = {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}
     given = {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
     options = {**_fields_from_set(args.set), **given}
     if len(args.recipe) > 1:
@@ -175,12 +178,3 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
         fields[name.replace("-", "_")] = value
     require_known(fields, FLAT_OPTIONS, "-o")
     return fields
-
-
-def _implied_by_num_gpus(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that `--num_gpus` implies."""
-    if "num_gpus" not in args:
-        return {}
-    count = args.num_gpus
-    # ModelArts passes 0 on machines without a GPU; nprocs 0 would start one process per core.
-    return {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}

@@ -196,7 +196,8 @@ class Parser(argparse.ArgumentParser):
         ]
         for word in names or unknown[:1]:
             name = word.lstrip("-").replace("-", "_")
-            known = [option[2:] for option in self._long_options()]
+            options = [option for action in self._actions for option in action.option_strings]
+            known = [option[2:] for option in options if option.startswith("--")]
             near = nearest_name(name, known, similarity=0.8 if ignores else 0.6)
             if near or not (ignores and names):
                 hint = f"did you mean --{near}?" if near else "--help lists the options"
@@ -204,10 +205,6 @@ class Parser(argparse.ArgumentParser):
         if names:
             log.warning("unknown arguments are ignored: %s", ", ".join(names))
         return parsed, []
-
-    def _long_options(self) -> list[str]:
-        names = [name for action in self._actions for name in action.option_strings]
-        return [name for name in names if name.startswith("--")]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -78,7 +78,7 @@ log = logging.getLogger("paddle_mnist")
 LOSS = "loss"  # the root that is the loss
 COMPARED_ROOTS = ("model", LOSS, "step", "metrics", "collate_fn")
 DATA_ROOTS = ("train", "valid", "collate_fn")
-MOST_BYTES = 16 * 2**20  # of a value that only later steps change, not the first ones
+LARGE_VALUE = 16 * 2**20  # bytes: a larger value is only saved if the first steps depend on it
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ class ExtraState:
         self._tensors = [value for layer in layers for value in layer.state_dict().values()]
         self.known = set(map(id, self._tensors))
         # Others may refer to data, such as a callback that changes them.
-        self.not_others = self.known | set(map(id, _values_of(self.data)))
+        splits = [r.values() if isinstance(r, Mapping) else [r] for r in self.data.values()]
+        self.not_others = self.known | {id(data) for split in splits for data in split}
         self.parameters: Parameters = dict(model.named_parameters())
         if isinstance(loss := roots.get(LOSS), nn.Layer):
             own = loss.named_parameters()
@@ -153,12 +154,11 @@ class ExtraState:
         self.left_out: set[str] = set()  # by `identity`
         self.logged: set[str] = set()  # by `identity`
         self.is_later = False
-        self.optimizers: dict[ObjectPath, paddle.optimizer.Optimizer] = {}
-        self._find_optimizers()
+        self.optimizers = self._other_optimizers()
         others = Snapshot(
             self.others,
             self.not_others,
-            most_bytes=4 * MOST_BYTES,
+            most_bytes=4 * LARGE_VALUE,
             is_state=lambda place: self.is_state(place.path),
             keeps_digests=True,
         )
@@ -193,8 +193,8 @@ class ExtraState:
             and place.path[0][1] != "model"
         }
 
-    def _find_optimizers(self) -> None:
-        self.optimizers = {
+    def _other_optimizers(self) -> dict[ObjectPath, paddle.optimizer.Optimizer]:
+        return {
             place.path: place.value
             for place in walk(self.others, self.not_others)
             if isinstance(place.value, paddle.optimizer.Optimizer)
@@ -208,7 +208,7 @@ class ExtraState:
             size: callbacks may have copied them from the weights of another run, which a resumed
             run does not load. Numbers and strings may belong to a process, such as its start time.
         """
-        self._find_optimizers()
+        self.optimizers = self._other_optimizers()
         before = {place.path for place in self._beginning()}
         if saves:
             before -= {*self.changes()}
@@ -238,14 +238,14 @@ class ExtraState:
     def arrays(self) -> dict[ObjectPath, str]:
         """Return hashes of the arrays and tensors that the net, the loss, ... had at first.
 
-        Without those that the checkpoints hold anyway, and those of more than `MOST_BYTES`.
+        Without those that the checkpoints hold anyway, and those of more than `LARGE_VALUE`.
         """
         return {
             path: digest_of(value)[:12]
             for path, value, is_internal, is_alias in self._beginning()
             if path[0][1] in COMPARED_ROOTS and isinstance(value, (np.ndarray, paddle.Tensor))
             if not (is_alias or is_internal) and self.is_plain(value)
-            if nbytes(value) <= MOST_BYTES
+            if nbytes(value) <= LARGE_VALUE
         }
 
     def changed_arrays(self, saved: SavedExtra) -> set[str]:
@@ -283,7 +283,7 @@ class ExtraState:
             if any(
                 _is_in(schedules.get(id(value), {}), path[len(part) :]) for part, value in way[:-1]
             ):
-                continue  # saved with its optimizer; of the run's, numbers that JSON has
+                continue  # the optimizer saves it; of the run's, the manifest has the numbers
             saved_path = self._plain_path(path)
             if saved_path is None:
                 others[path] = None
@@ -311,7 +311,7 @@ class ExtraState:
     ) -> list[ObjectPath]:
         """Make later checkpoints save the values that have changed.
 
-        has_limit: whether to leave out values of more than `MOST_BYTES`, except tensors of layers,
+        has_limit: whether to leave out values of more than `LARGE_VALUE`, except tensors of layers,
         optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, unsaved = self.changed(changes)
@@ -322,7 +322,7 @@ class ExtraState:
         for path, value in changed.items():
             if path in self.saved or identity(path) in self.left_out:
                 continue
-            if has_limit and nbytes(value) > MOST_BYTES and not self.is_state(path):
+            if has_limit and nbytes(value) > LARGE_VALUE and not self.is_state(path):
                 unsaved.append(path)
             else:
                 self.saved[path] = None
@@ -523,14 +523,6 @@ class ExtraState:
             f"or start a new run: {WEIGHTS_ALONE}"
         )
 
-    def load_result(self, saved: SavedExtra) -> None:
-        """Load the state of a finished run, except for optimizers and values of callbacks.
-
-        Skips values of objects that do not exist. Raises CheckpointError.
-        """
-        own = saved.without(lambda path: path[0][1] == "callbacks")
-        self.load_values(own, is_complete=False)
-
     def load_values(
         self,
         saved: SavedExtra,
@@ -549,8 +541,7 @@ class ExtraState:
             if name in saved.named and is_own:
                 set_state(part, saved.named[name], saved.origin)
         self.left_out = {*saved.left}
-        beginnings = self._beginnings
-        places = {place.path: place for b in beginnings for place in walk(b.roots, b.known)}
+        places = {p.path: p for b in self._beginnings for p in walk(b.roots, b.known)}
         found = {}
         for path, value in saved.values.items():
             root = path[0][1]
@@ -590,9 +581,3 @@ def _is_in(numbers: Any, path: ObjectPath) -> bool:
             return False
         numbers = numbers[key]
     return not isinstance(numbers, Mapping)
-
-
-def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the roots, and in place of a dict its values."""
-    for root in roots.values():
-        yield from root.values() if isinstance(root, Mapping) else [root]

@@ -28,6 +28,7 @@ from paddle_mnist.hidden_state.plain_data import (
     SEQUENCES,
     attributes_of,
     is_leaf,
+    items_of,
     slots_of,
 )
 from paddle_mnist.system.arrays import is_tensor
@@ -63,14 +64,9 @@ OF_CALLS = ("_use_cudnn", "could_use_cudnn", "_op_type", "_device")
 # Attributes of parameters that an optimizer reads.
 OF_PARAMETERS = ("optimize_attr", "regularizer", "need_clip")
 # Parts of Paddle whose objects may hold the user's objects, or count.
-_ENTERED = (
-    "paddle.io",
-    "paddle.vision",
-    "paddle.metric",
-    "paddle.nn",
-    "paddle.optimizer",
-    "paddle.incubate.optimizer",
-    "paddle.regularizer",
+_ENTERED = tuple(
+    f"paddle.{part}"
+    for part in "io vision metric nn optimizer incubate.optimizer regularizer".split()
 )
 
 
@@ -106,8 +102,8 @@ def links(value: Any) -> Iterator[Link]:
     if isinstance(value, dict):  # not by its own `items`, which may change it
         yield from ((("item", key), item) for key, item in list(dict.items(value)))
     elif isinstance(value, (np.ndarray, *SEQUENCES)):
-        items = value.flat if isinstance(value, np.ndarray) else value
-        yield from ((("item", number), item) for number, item in enumerate(list(items)))
+        items = list(value.flat) if isinstance(value, np.ndarray) else items_of(value)
+        yield from ((("item", number), item) for number, item in enumerate(items))
     elif isinstance(value, nn.Layer):
         for part in LAYER_PARTS:
             yield from _attributes(vars(value)[part])

@@ -16,6 +16,7 @@ from paddle_mnist.hidden_state.plain_data import (
     MOST_ITEMS,
     SCALARS,
     SETS,
+    base_of,
     can_replace,
     copied,
     is_leaf,
@@ -90,15 +91,12 @@ def walk(
             below = [*object_graph.links(value)]
         except Exception:  # an object that cannot be examined, such as a proxy
             continue
-        has_internals = isinstance(value, object_graph.WITH_INTERNALS)
+        has_internals = not is_internal and isinstance(value, object_graph.WITH_INTERNALS)
         for edge, held in reversed(below):
-            is_below = is_internal or (
-                has_internals
-                and (
-                    object_graph.is_internal(value, edge)
-                    or (edge == MODE and path[0][1] == "model")
-                )
-            )
+            is_below = is_internal
+            if has_internals:
+                is_mode = edge == MODE and path[0][1] == "model"
+                is_below = is_mode or object_graph.is_internal(value, edge)
             (internal if is_below else stack).append(Place((*path, edge), held, is_below))
 
 
@@ -106,7 +104,7 @@ def _length(value: Any) -> int:
     """Return the number of items of a container; 0 for anything else."""
     if is_of_objects(value):
         return int(value.size)
-    return len(value) if isinstance(value, (*CONTAINERS, *SETS)) else 0
+    return int(base_of(value).__len__(value)) if isinstance(value, (*CONTAINERS, *SETS)) else 0
 
 
 def find(roots: Mapping[str, Any], path: ObjectPath) -> Any:
@@ -155,7 +153,7 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
 def put(roots: Mapping[str, Any], values: Iterable[tuple[ObjectPath, Any]]) -> None:
     """Put plain data at their paths, whose parents exist.
 
-    What the program holds changes in place, and what is in several of the values stays one object.
+    The objects of the program change in place, and an object in several values stays one object.
     """
     values = list(values)
     kept: dict[int, Any] = {}  # the objects that the program keeps, by the `id` of the new ones

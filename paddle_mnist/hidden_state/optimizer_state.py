@@ -36,7 +36,7 @@ def own_parameters(optimizer: paddle.optimizer.Optimizer, parameters: Parameters
 
 
 def require_distinct_names(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
-    """Raise ConfigError if two parameters have one name, under which an optimizer keeps state."""
+    """Raise ConfigError if two parameters share a name, by which an optimizer keeps its state."""
     parameters = [*model.parameters(), *optimizer_parameters(optimizer)]
     names = {id(parameter): parameter.name for parameter in parameters}
     if len(set(names.values())) < len(names):
@@ -90,7 +90,7 @@ def optimizer_contents(
 ) -> dict[str, Any]:
     """Return the state of an optimizer and its schedule as plain data.
 
-    parameters: its own and others, by structured name; its own may lack.
+    parameters: by structured name; others than its own may be among them, and its own missing.
     """
     own = own_parameters(optimizer, parameters)
     return {
@@ -119,8 +119,8 @@ def load_optimizer(
 ) -> None:
     """Load the state and the schedule that `optimizer_contents` returned into an optimizer.
 
-    saved: it may have "names", too: of all parameters that the saved optimizer may have had; by
-    default the present ones. Others have state if they are trained.
+    saved: it may also have "names", of all parameters when it was saved; by default the present
+    ones. A parameter that is not among them has state if it is trained.
     parameters: see `optimizer_contents`. origin: where the state comes from, for errors.
     keeps_schedule: whether to leave the schedule unchanged.
 

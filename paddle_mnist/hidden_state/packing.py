@@ -27,6 +27,7 @@ from paddle_mnist.hidden_state.plain_data import (
     is_mutable,
     is_namedtuple,
     is_record_class,
+    items_of,
     mask_of,
     name_of,
     set_attributes,
@@ -37,9 +38,10 @@ from paddle_mnist.hidden_state.plain_data import (
 from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
-LATER = "later"  # the entry that says whether version 1.0 did not know the nodes; not for files
+LATER = "later"  # the entry that says whether version 1.0 cannot read the others; not for files
 # The errors that damaged data cause.
 _DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
+SOURCES = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")  # of bits, for NumPy's generators
 DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 
 
@@ -141,7 +143,7 @@ class _Packer:
         if not isinstance(value, (*SETS, *CONTAINERS)):
             own = {key: self.node(item) for key, item in attributes_of(value).items()}
             return self.later("object", [name_of(type(value)), own])
-        nodes = [self.node(item) for item in value]
+        nodes = [self.node(item) for item in items_of(value)]
         if isinstance(value, SETS):  # sorted, since their order depends on the process
             return {name: sorted(nodes, key=json.dumps)}
         if isinstance(value, collections.deque):
@@ -220,7 +222,10 @@ class _Unpacker:
         if kind == "function":
             return self.definition(item, types.FunctionType)
         if kind == "namedtuple":  # without the class's own code
-            return tuple.__new__(_namedtuple(*item[:2]), map(self.value, item[2]))
+            named = getattr(sys.modules.get(item[0]), item[1], None)
+            if not isinstance(named, type) or not is_namedtuple(named):
+                raise TypeError(f"{item[0]}.{item[1]} is not a namedtuple of this program")
+            return tuple.__new__(named, map(self.value, item[2]))
         return {"frozenset": frozenset, "tuple": tuple}[kind](map(self.value, item))
 
     def definition(self, name: str, kind: type) -> Any:
@@ -281,22 +286,10 @@ class _Unpacker:
         return self.shared_values[str(number)]
 
 
-def _namedtuple(module: str, name: str) -> type:
-    """Return a namedtuple class that is already loaded. Raises TypeError for anything else."""
-    kind = getattr(sys.modules.get(module), name, None)
-    if not isinstance(kind, type) or not is_namedtuple(kind):
-        raise TypeError(f"{module}.{name} is not a namedtuple of this program")
-    return kind
-
-
 def _generator(kind: str, state: Any, bits: str) -> Any:
     """Return a new generator with a state. Raises KeyError for an unknown kind."""
     makers: dict[str, Any] = {maker.__name__: maker for maker in GENERATORS}
-    if kind == "Generator":
-        known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-        sources = {name: getattr(np.random, name) for name in known}
-        generator = makers[kind](sources[bits]())
-    else:
-        generator = makers[kind]()
+    sources = {source: getattr(np.random, source) for source in SOURCES}
+    generator = makers[kind](*([sources[bits]()] if kind == "Generator" else []))
     set_generator_state(generator, state)
     return generator

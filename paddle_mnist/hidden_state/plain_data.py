@@ -24,14 +24,9 @@ from numpy.lib.format import descr_to_dtype
 from paddle_mnist.system.arrays import as_array, is_saved_dtype, is_tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
-# The types of most values: they hold no others, and the same object is the same value.
+# The types of most values: they hold no others, and an object of them never changes.
 ATOMS = frozenset(SCALARS) - {np.generic}
-GENERATORS = (
-    random.Random,
-    np.random.RandomState,
-    np.random.Generator,
-    np.random.SeedSequence,
-)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, np.random.SeedSequence)
 SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array)
 LEAVES = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray, paddle.Tensor)
@@ -40,6 +35,7 @@ CONSTANTS = (*SCALARS, *DEFINED)  # values that do not change in place
 SEQUENCES = (list, tuple, collections.deque)
 CONTAINERS = (dict, *SEQUENCES)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_BASES = (collections.OrderedDict, *CONTAINERS, *SETS)
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 SEEDS = "seed_sequence"  # of a NumPy generator, in its state
@@ -64,6 +60,17 @@ def is_leaf(value: Any) -> bool:
 def is_of_objects(value: Any) -> bool:
     """Return whether a value is an array of objects, which is a container."""
     return isinstance(value, np.ndarray) and bool(value.dtype == object)
+
+
+def base_of(value: Any) -> Any:
+    """Return the built-in class of a container, whose methods run no code of a subclass."""
+    kind = type(value)
+    return kind if kind in _BASES else next((b for b in _BASES if issubclass(kind, b)), kind)
+
+
+def items_of(value: Any) -> list[Any]:
+    """Return the items of a container, of a dict its keys; see `base_of`."""
+    return [*base_of(value).__iter__(value)]
 
 
 def name_of(definition: Any) -> str:
@@ -103,7 +110,7 @@ def is_plain(
     elif kind is np.ndarray and is_of_objects(value):
         items = value.ravel().tolist()
     elif kind in (*CONTAINERS, *SETS, *KINDS_OF_DICT) or is_namedtuple(kind):
-        items = list(value)  # of a dict its keys
+        items = items_of(value)
     else:
         return False
     if not depth or len(items) > most_items:
@@ -118,9 +125,9 @@ def is_plain(
 
 
 def _is_key(value: Any, held: Mapping[str, Any]) -> bool:
-    """Return whether plain data can be in a set, whose order differs between processes."""
+    """Return whether a value is plain data that cannot change, so that it may be a key."""
     if isinstance(value, (tuple, frozenset)):
-        return is_plain(value, (), held) and all(_is_key(item, held) for item in value)
+        return is_plain(value, (), held) and all(_is_key(item, held) for item in items_of(value))
     return not is_mutable(value) and is_plain(value, (), held)
 
 
@@ -179,7 +186,7 @@ def parts_of(value: Any) -> Optional[list[Any]]:
     if isinstance(value, Mapping):
         return [part for item in value.items() for part in item]
     if isinstance(value, SEQUENCES):
-        return [*value]
+        return items_of(value)
     if isinstance(value, GENERATORS):
         return [generator_state(value)]
     if isinstance(value, BUFFERS):
@@ -239,7 +246,7 @@ def _form(value: Any) -> tuple[Any, ...]:
 def replace_in_place(current: Any, new: Any) -> None:
     """Replace the contents of an object with those of another, if `can_replace`.
 
-    Other references to the object then see the new contents, too.
+    Other references to the object then also refer to the new contents.
     """
     if current is new or not can_replace(current, new):
         return
@@ -267,14 +274,14 @@ def replace_in_place(current: Any, new: Any) -> None:
 def copied(value: Any, copies: Optional[dict[int, Any]] = None) -> Any:
     """Return a deep copy of plain data, in which what is referenced twice is one object again.
 
-    copies: the copies so far, by the `id` of what they are copies of.
+    copies: the copies so far, by the `id` of the originals.
     """
     copies = {} if copies is None else copies
     kind = type(value)
     if kind in ATOMS or value is ABSENT or isinstance(value, CONSTANTS):
         return value
     if isinstance(value, tuple):
-        return tuple.__new__(kind, [copied(item, copies) for item in value])
+        return tuple.__new__(kind, [copied(item, copies) for item in items_of(value)])
     if id(value) not in copies:
         copies[id(value)] = _copied_object(value, copies)
     return copies[id(value)]
@@ -316,7 +323,7 @@ def set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def is_mutable(value: Any) -> bool:
-    """Return whether plain data can change in place, so that it matters where else it is."""
+    """Return whether plain data can change in place, so that a shared object must stay shared."""
     return not isinstance(value, (*CONSTANTS, tuple, frozenset))
 
 

@@ -17,7 +17,7 @@ container, layer, object, function  `_Contents`    another object, or         it
 ==================================  =============  =========================  ================
 
 What a container or an object holds are values on paths of their own, so `_Contents` compares only
-the object itself. All of them also compare the type of the value, and of tensors `stop_gradient`.
+the object itself. All of them also compare the type of a value, and `stop_gradient` of a tensor.
 """
 
 import collections
@@ -43,12 +43,14 @@ from paddle_mnist.hidden_state.plain_data import (
     MOST_ITEMS,
     SCALARS,
     SETS,
+    base_of,
     digest_of,
     equal,
     generator_state,
     is_leaf,
     is_of_objects,
     is_plain,
+    items_of,
     nbytes,
     replace_in_place,
     set_generator_state,
@@ -56,7 +58,7 @@ from paddle_mnist.hidden_state.plain_data import (
 from paddle_mnist.nn.layers import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array, is_tensor
 
-MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
+MOST_COPIED = 256 * 2**20  # bytes of arrays and tensors that a snapshot copies
 LARGE = 2**16  # bytes of an array of which a digest may be kept
 # Limits for data, whose arrays may be larger than the free memory.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
@@ -150,8 +152,8 @@ class _Contents(_Unexamined):
     def _differs(self, now: Any) -> bool:
         before = self.value
         if isinstance(before, dict):
-            ((_, kept),) = self.containers
-            return set(now) == set(kept) and list(now) != list(kept)
+            ((_, kept),), keys = self.containers, items_of(now)
+            return set(keys) == {*kept} and keys != [*kept]
         if now is before or isinstance(before, CONTAINERS):
             return False
         if isinstance(before, types.FunctionType):
@@ -172,23 +174,26 @@ class _Contents(_Unexamined):
             if child(self.value, edge) is not before:
                 object_graph.assign(self.value, edge, before)
         for container, copy in self.containers:
-            now, kept = _items(container), _items(copy)
             if isinstance(container, np.ndarray):
                 container[...] = copy
-            elif len(now) != len(kept) or any(map(operator.is_not, now, kept)):
+                continue
+            now, kept = _items(container), _items(copy)
+            if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
+                # By its own methods, which may keep attributes in step with the items.
                 container.clear()
                 container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
 
 def _shallow_copy(container: Any) -> Any:
     if isinstance(container, dict):
-        return dict(container)
-    return container.copy() if isinstance(container, np.ndarray) else list(container)
+        return dict(base_of(container).items(container))
+    return container.copy() if isinstance(container, np.ndarray) else items_of(container)
 
 
 def _items(container: Any) -> list[Any]:
     """Return the items of a container, and the keys of a dictionary."""
-    return [*container, *container.values()] if isinstance(container, dict) else [*container]
+    values = base_of(container).values(container) if isinstance(container, dict) else ()
+    return [*items_of(container), *values]
 
 
 def _has_bytes(value: Any) -> bool:
@@ -247,7 +252,7 @@ class Snapshot:
     roots: Mapping[str, Any]
     known: Collection[int] = frozenset()
     most_items: int = MOST_ITEMS
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MOST_COPIED
     is_state: Callable[[Place], bool] = lambda place: False
     keeps_digests: bool = False
     skipped: list[str] = field(default_factory=list, init=False)

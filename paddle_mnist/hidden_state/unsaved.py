@@ -22,7 +22,7 @@ class ProcessState:
     def __init__(self, parameters: Parameters):
         self._parameters = parameters
         self._dtype = paddle.get_default_dtype()
-        self._next_hooks: dict[str, int] = {}  # their numbers, unless others are registered
+        self._next_hooks: dict[str, int] = {}  # the numbers of the next ones, by parameter
         self.changes()
 
     def changes(self) -> list[str]:
@@ -48,8 +48,8 @@ class ProcessState:
 def is_shown(path: ObjectPath, value: Any) -> bool:
     """Return whether a callback has a value only to show it: the time, or a progress bar.
 
-    It is an attribute, its class is of an installed library, and steps cannot compute with it. They
-    can with numbers, iterators, and what Paddle and NumPy define.
+    It is an attribute, its class is of an installed library, and steps cannot compute with it, as
+    they can with numbers, iterators, and objects of Paddle and NumPy.
     """
     module = type(value).__module__
     computes = isinstance(value, numbers.Number) or is_iterator(value)

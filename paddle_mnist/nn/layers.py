@@ -5,7 +5,7 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Optional, TypeVar, Union, cast
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 import paddle
@@ -105,9 +105,7 @@ class KeptBuffers:
     places: (attribute) the buffers of each layer.
     """
 
-    def __init__(
-        self, model: nn.Layer, copies: type[Union[ArrayCopies, TensorCopies]] = ArrayCopies
-    ):
+    def __init__(self, model: nn.Layer, copies: type[TensorCopies] = ArrayCopies):
         self.statistics = running_statistics(model)
         self.places: Buffers = {}
         self._layers, self._kind = model.sublayers(include_self=True), copies
@@ -133,7 +131,7 @@ class KeptBuffers:
 
     def before(self, tensor: paddle.Tensor) -> paddle.Tensor:
         """Return the copy of one of the statistics, with `TensorCopies`."""
-        values: paddle.Tensor = cast(TensorCopies, self._copies).values[id(tensor)]
+        values: paddle.Tensor = self._copies.values[id(tensor)]
         return values
 
     def checksum(self) -> int:

@@ -1,5 +1,6 @@
 """`spawn`: start the processes of a run on this machine, and watch them until they end."""
 
+import contextlib
 import inspect
 import json
 import multiprocessing
@@ -84,13 +85,12 @@ def spawn(
                 process, child = _start(_Call(function, args), variables)
                 processes.append(process)
                 ranks.append(child)
-            ended = watch(ranks, hang_timeout)
+            ended, limit = watch(ranks, hang_timeout)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-        error = _hang(ranks, ended, hang_timeout) or _first_error(ranks, ended)
-        if error:
+        if error := _hang(ranks, ended, limit) or _first_error(ranks, ended):
             raise error
     return _report(ranks[0]).get("returned")
 
@@ -170,8 +170,10 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
         require_paddle()
         signals.unblock()
         value = call.run()
-        if os.environ["PADDLE_TRAINER_ID"] == "0" and _is_plain(value):
-            report["returned"] = value
+        if os.environ["PADDLE_TRAINER_ID"] == "0":
+            with contextlib.suppress(TypeError, ValueError):  # not plain: `spawn` returns None
+                json.dumps(value)
+                report["returned"] = value
     except PaddleMnistError as error:
         code = error.exit_code
         values: list[Any] = [error.signum] if isinstance(error, StoppedError) else [str(error)]
@@ -185,15 +187,6 @@ def _run(call: _Call, variables: Mapping[str, str], pipe: Connection) -> None:
     signals.ignore()
     heartbeat.report(json.dumps(report).encode())
     sys.exit(code)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value can be sent as JSON."""
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _report(rank: Child) -> dict[str, Any]:
@@ -211,12 +204,11 @@ def _error_of(rank: Child) -> Union[PaddleMnistError, str, None]:
     return getattr(errors, error[0])(*error[1]) if isinstance(error, list) else error
 
 
-def _hang(
-    ranks: Sequence[Child], ended: Sequence[Child], hang_timeout: float
-) -> Optional[ProcessError]:
+def _hang(ranks: Sequence[Child], ended: Sequence[Child], limit: float) -> Optional[ProcessError]:
     """Return the error of a run that hangs; None if all processes have ended, or one has failed.
 
-    It names the processes that have started the fewest exchanges: the others wait for them.
+    limit: for how many seconds none of them sent a heartbeat. The error names the processes that
+    have started the fewest exchanges: the others wait for them.
     """
     running = [rank for rank in ranks if rank not in ended]
     if not running or any(rank.exit_code for rank in ended):
@@ -224,7 +216,7 @@ def _hang(
     fewest = min(rank.exchanges for rank in running)
     slowest = [str(ranks.index(rank)) for rank in running if rank.exchanges == fewest]
     return ProcessError(
-        f"rank {', '.join(slowest)} sent no heartbeat for {hang_timeout:g} s while the others "
+        f"rank {', '.join(slowest)} sent no heartbeat for {limit:g} s while the others "
         "waited for it; all processes were terminated; run again to resume from the newest "
         "checkpoint",
         1,

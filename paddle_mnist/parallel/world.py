@@ -175,8 +175,8 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
         warn_once(
             "PADDLE_LOG_DIR",
-            "launch writes the whole environment, with any passwords in it, into %s: share none of "
-            "its files but workerlog.*",
+            "launch writes all environment variables, including passwords, to files in %s: share "
+            "only workerlog.*",
             os.environ["PADDLE_LOG_DIR"],
         )
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))

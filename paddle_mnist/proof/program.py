@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.system.regular_files import open_own, open_to_read, read_bytes
+from paddle_mnist.system.regular_files import open_to_read, read_bytes
 from paddle_mnist.system.scratch import PLAN, VARIABLE, StartPlan
 
 POLL_SECONDS = 0.01  # between two looks at the program
 END_SECONDS = 10.0  # for killed processes to be gone
-OUTPUT = "output.txt"  # in the scratch folder: what the newest start printed
+OUTPUT = "output.txt"  # in the scratch folder: the end of what the newest start printed
+MOST_OUTPUT, PIECE = 2**18, 2**16  # bytes of it, and of one read
 
 Event = Mapping[str, Any]  # a line of `StartPlan.events`
 
@@ -41,6 +42,7 @@ class Program:
         # With the Python of this process, and the commands beside it.
         path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {**os.environ, "PATH": path, VARIABLE: str(folder)}
+        self.output = b""  # the end of what the newest start has printed
 
     def start(self, plan: StartPlan, is_late: Callable[[float, Sequence[Event]], bool]) -> Start:
         """Run the program until it ends, is where the plan stops it, or is late.
@@ -55,6 +57,7 @@ class Program:
             file.seek(0, os.SEEK_END)  # after the events of earlier starts
             while code is None and not is_late(time.monotonic() - began, events):
                 time.sleep(POLL_SECONDS)
+                self._read_output(process)
                 code = process.poll()  # then, after its end, no event is missing below
                 *lines, rest = (rest + file.read()).split(b"\n")
                 events += (new := [json.loads(line) for line in lines])
@@ -70,22 +73,24 @@ class Program:
 
     def last_line(self) -> str:
         """Return the newest start's error, or else the last line that it printed."""
-        with open_to_read(self.folder / OUTPUT) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 2**18))
-            lines = file.read().decode(errors="replace").strip().splitlines()
+        lines = self.output.decode(errors="replace").strip().splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it printed nothing"])[-1][:300]
 
     @contextlib.contextmanager
     def _running(self) -> Iterator["subprocess.Popen[bytes]"]:
-        """Start the program, yield it, and kill what is left of it."""
-        output = open_own(self.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        """Start the program, yield it, and kill what is left of it.
+
+        It prints to a pipe: a file could fill the disk, and opening /dev/stderr would truncate it.
+        """
+        self.output = b""
         try:
             process = subprocess.Popen(
                 self.command,
+                bufsize=0,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -94,12 +99,20 @@ class Program:
                 f"{self.command[0]}: {error.strerror}; expected a program that calls fit, such as "
                 "`python my.py`"
             ) from error
-        finally:
-            os.close(output)
-        try:
-            yield process
-        finally:
-            self._kill(process)
+        with process:
+            try:
+                yield process
+            finally:
+                self._kill(process)
+                self._read_output(process)
+                (self.folder / OUTPUT).write_bytes(self.output)
+
+    def _read_output(self, process: "subprocess.Popen[bytes]") -> None:
+        """Read what the program has printed by now, or a part if that is much."""
+        assert process.stdout
+        os.set_blocking(process.stdout.fileno(), False)
+        for _ in range(MOST_OUTPUT // PIECE):
+            self.output = (self.output + (process.stdout.read(PIECE) or b""))[-MOST_OUTPUT:]
 
     def _kill(self, process: "subprocess.Popen[bytes]") -> None:
         """Kill the program's group, and all others that know its folder.

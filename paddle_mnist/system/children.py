@@ -37,15 +37,8 @@ POLL_SECONDS = 0.05  # between two looks at the children
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_STUCK_RESTARTS = 3  # in a row, without progress: then `supervise` gives up
 # Exit codes after which a restart would change nothing. A stop signal ends the restarts, too.
-FINAL_EXIT_CODES = {
-    0,
-    ConfigError.exit_code,
-    DataError.exit_code,
-    CheckpointError.exit_code,
-    DeviceError.exit_code,
-    DivergedError.exit_code,
-    RunLockedError.exit_code,
-}
+_FINAL = (ConfigError, DataError, CheckpointError, DeviceError, DivergedError, RunLockedError)
+FINAL_EXIT_CODES = {0, *(error.exit_code for error in _FINAL)}
 
 
 class Child:
@@ -98,17 +91,19 @@ def heartbeat_pipe() -> tuple[Connection, Connection]:
     return reading, writing
 
 
-def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
+def watch(children: Sequence[Child], hang_timeout: float) -> tuple[list[Child], float]:
     """Wait until all children have ended; return them in the order in which they did.
 
-    The list lacks children that hang: none sent a heartbeat for `hang_timeout` seconds, or another
-    one failed and these did not end in the time to save. All children get the signals that this
-    process receives, and a signal that has stopped only some of them, for which the others would
-    wait. Their heartbeats are passed on as this process's own.
+    The list lacks children that hang: none sent a heartbeat for `hang_timeout` seconds, or for
+    `START_SECONDS` more before the first one, or another one failed and these did not end in the
+    time to save. Also returns which of the two limits applied last. All children get the signals
+    that this process receives, and a signal that has stopped only some of them, for which the
+    others would wait. Their heartbeats are passed on as this process's own.
     """
     ended: list[Child] = []
     forwarded = 0  # how many signals
-    deadline = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
+    limit = hang_timeout + heartbeat.START_SECONDS
+    deadline = time.monotonic() + limit
     while len(ended) < len(children) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         running = [child for child in children if child not in ended]
@@ -127,10 +122,11 @@ def watch(children: Sequence[Child], hang_timeout: float) -> list[Child]:
             deadline = math.inf
         elif any(received):
             heartbeat.beat()
-            deadline = time.monotonic() + hang_timeout
+            limit = hang_timeout
+            deadline = time.monotonic() + limit
     for child in ended:  # it may have sent more between the last look and its end
         child.receive()
-    return ended
+    return ended, limit
 
 
 def _stopped_by(ended: Sequence[Child]) -> list[int]:
@@ -196,8 +192,9 @@ def _run(command: Sequence[str], hang_timeout: float) -> int:
         )
         child = Child(process.pid, process.poll, reading)
         try:
-            if not watch([child], hang_timeout):
-                log.warning("no heartbeat for %g s; killing it", hang_timeout)
+            ended, limit = watch([child], hang_timeout)
+            if not ended:
+                log.warning("no heartbeat for %g s; killing it", limit)
         finally:
             _end_group(process)
     return child.exit_code

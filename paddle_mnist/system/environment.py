@@ -70,12 +70,8 @@ def another_python(program: str, *arguments: str) -> list[str]:
 
     Python would put the current folder first, where other modules of the same names may be.
     """
-    return [
-        sys.executable,
-        "-c",
-        f"import sys; sys.path = [path for path in sys.path if path]; {program}",
-        *arguments,
-    ]
+    without_folder = "import sys; sys.path = [path for path in sys.path if path]"
+    return [sys.executable, "-c", f"{without_folder}; {program}", *arguments]
 
 
 def for_another_python() -> dict[str, str]:
@@ -184,7 +180,7 @@ def _temporary_home(home: str) -> str:
             if name not in NOT_LINKED_FOLDERS:
                 os.symlink(os.path.join(home, name), os.path.join(own, name))
     log.warning(
-        "the home folder %s cannot be written, so caches are temporary; %s names another home",
+        "the home folder %s cannot be written, so caches are temporary; set %s to another folder",
         home,
         HOME,
     )

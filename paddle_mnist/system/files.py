@@ -8,10 +8,11 @@ import contextlib
 import errno
 import fnmatch
 import hashlib
+import itertools
 import logging
 import os
 import secrets
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -224,9 +225,10 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder / name for name in fnmatch.filter(names, pattern))
 
 
-def first_free(paths: Iterable[Path]) -> Path:
-    """Return the first path that names nothing, not even a link that leads nowhere."""
-    return next(path for path in paths if not os.path.lexists(path))
+def first_free(path: Path) -> Path:
+    """Return a path with the first number, from 1, that names nothing, not even a broken link."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+    return next(free for free in numbered if not os.path.lexists(free))
 
 
 def remove_temporary(folder: Path, pattern: str = "") -> None:

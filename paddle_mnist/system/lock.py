@@ -311,7 +311,7 @@ def _refuse_or_break(
                 log.warning("%s: breaking the lock of %s%s", folder, holder, about)
                 return
             remedy = (
-                "; from here nobody can see whether it still runs; if it does not, set "
+                "; this process cannot see whether that one still runs; if it does not, set "
                 f"break_lock_after, or delete {folder / RECORD} and {folder / LOCK}"
             )
     raise RunLockedError(

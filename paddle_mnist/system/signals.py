@@ -54,11 +54,9 @@ def parse_names(value: object) -> list[str]:
 
 
 def _signal_name(word: object) -> str:
-    known = {signum.name: signum for signum in signal.Signals}
-    text = str(word).upper()
-    name = next((n for n, signum in known.items() if text == str(int(signum))), text)
-    name = name if name.startswith("SIG") else f"SIG{name}"
-    if name not in known or name[3:] in NO_STOP_SIGNALS:
+    known = {text: s.name for s in signal.Signals for text in (s.name, s.name[3:], str(int(s)))}
+    name = known.get(str(word).upper(), "")
+    if not name or name[3:] in NO_STOP_SIGNALS:
         raise ValueError(f"{word!r} cannot stop training; expected a signal such as USR2")
     return name
 

@@ -26,7 +26,7 @@ from paddle_mnist.options import (
     split_names,
 )
 from paddle_mnist.parallel.processes import Processes
-from paddle_mnist.train_state import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
+from paddle_mnist.train_state import HIGHEST_IS_BEST, LOWEST_IS_BEST
 from paddle_mnist.training.bundled import BUNDLED, with_defaults
 from paddle_mnist.training.callbacks import Callback
 
@@ -309,22 +309,24 @@ class FitArguments(Options):
         return self.valid if isinstance(self.valid, Mapping) else {"valid": self.valid}
 
     @property
+    def callers_values(self) -> dict[str, object]:
+        """The values of `must_match`, but not code=True, for which `fit` hashes the code."""
+        return {n: v for n, v in (self.must_match or {}).items() if (n, v) != (CODE, True)}
+
+    @property
     def monitored(self) -> tuple[str, str]:
         """The metric by which evaluations are compared, and whether "min" or "max" is the best.
 
         Raises ConfigError if mode is missing for a metric whose name does not imply it.
         """
         monitor = self.monitor or f"{next(iter(self.splits), 'valid')}/loss"
-        mode, name = self.mode, monitor.rpartition("/")[2].partition("_top")[0].lower()
-        if mode is None and name in LOWEST_IS_BEST:
-            mode = "min"
-        if mode is None and name in HIGHEST_IS_BEST:
-            mode = "max"
-        if mode is None:
+        name = monitor.rpartition("/")[2].partition("_top")[0].lower()
+        implied = "min" if name in LOWEST_IS_BEST else "max" if name in HIGHEST_IS_BEST else None
+        if not (mode := self.mode or implied):
             raise ConfigError(
                 f"monitor is {monitor!r}, whose name does not imply which value is the best; "
                 "expected the name of a metric, such as 'valid/loss', and for any but a common "
-                f"one mode={MODES[1]!r} or mode={MODES[0]!r}, too"
+                "one mode='min' or mode='max', too"
             )
         return monitor, mode
 

@@ -6,7 +6,7 @@ import paddle
 
 from paddle_mnist.checkpoint.saving import Saving
 from paddle_mnist.data.external import own_batch_size
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError, listed, unknown_name
 from paddle_mnist.hidden_state.snapshot import data_snapshot
 from paddle_mnist.parallel.world import join
 from paddle_mnist.system import signals
@@ -99,17 +99,17 @@ def _check_batch_size(training: Training) -> None:
 def _check_saving(training: Training) -> None:
     arguments, saving = training.arguments, training.arguments.saving
     inside_epochs = training.loader.resumes_inside_epochs
-    # The default only applies to data that can resume inside epochs.
-    chosen_seconds = saving.every_seconds not in (None, Saving.every_seconds)
-    if not inside_epochs and (saving.every_steps or chosen_seconds):
+    options = {
+        "Saving(every_steps)": saving.every_steps,
+        # The default only applies to data that can resume inside epochs.
+        "Saving(every_seconds)": saving.every_seconds not in (None, Saving.every_seconds),
+        "Evaluating(every_steps)": arguments.evaluating.every_steps,
+        "Loading(max_steps)": arguments.loading.max_steps,
+    }
+    if not inside_epochs and (names := [name for name, value in options.items() if value]):
         raise ConfigError(
-            "Saving: every_steps and every_seconds save inside epochs, where this data cannot "
-            "resume; expected a paddle.io.Dataset, Loading(steps_per_epoch=...), or every_epochs"
-        )
-    if not inside_epochs and (arguments.evaluating.every_steps or arguments.loading.max_steps):
-        raise ConfigError(
-            "Evaluating: every_steps and Loading: max_steps save inside epochs, where this data "
-            "cannot resume; expected a paddle.io.Dataset, or Loading(steps_per_epoch=...)"
+            f"{listed(names)} would save inside epochs, where this data cannot resume; expected a "
+            "paddle.io.Dataset, Loading(steps_per_epoch=...), or no such option"
         )
     if saving.every_epochs:
         return

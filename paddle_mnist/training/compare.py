@@ -34,9 +34,8 @@ EVAL_EVERY = ("eval_every_epochs", "eval_every_steps")  # only count for some ca
 OPTIONAL = ("optimizer", "schedule", "metrics", *EVAL_EVERY, BATCH_SIZE)
 # If one of these has changed, so has the first batch.
 OF_BATCHES = (
-    *("data", "batch_size", "accumulate", "grad_shards", "seed", "shuffle", "order"),
-    *("collate_fn", "drop_last", f"{CODE}.data"),
-)
+    f"data batch_size accumulate grad_shards seed shuffle order collate_fn drop_last {CODE}.data"
+).split()
 # Also optional: the first batch, and arrays of functions, whose code may have changed.
 STARTS_OF_OPTIONAL = (
     f"data.{FIRST_BATCH}",
@@ -123,10 +122,7 @@ def has_other_steps(training: Training, checkpoint: Checkpoint) -> bool:
 
 
 def code_comparison(training: Training, manifest: Manifest) -> dict[str, bool]:
-    """Return by name whether code is unchanged, without new code.
-
-    {} with another version of Python.
-    """
+    """Return by name whether older code is unchanged; {} with another version of Python."""
     stored, present = manifest["config"] or {}, training.compared
     if stored.get(PYTHON) != present.get(PYTHON):
         return {}

@@ -5,7 +5,7 @@ import hashlib
 import json
 import sys
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, Optional, Union
 
@@ -22,12 +22,7 @@ from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.structures import content_of, leaves
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.hidden_state.object_graph import (
-    OF_CALLS,
-    describe_path,
-    is_users,
-    own_links,
-)
+from paddle_mnist.hidden_state.object_graph import OF_CALLS, describe_path, is_users, own_links
 from paddle_mnist.hidden_state.optimizer_state import generated_names
 from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
@@ -129,20 +124,6 @@ def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -
     return description
 
 
-def describe_schedule(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
-    """Return the class of an optimizer's schedule and its numbers. Call before the first step."""
-    scheduler = scheduler_of(optimizer)
-    if scheduler is None:
-        return {"class": None}
-    return {"class": type(scheduler).__name__, **schedule_numbers(optimizer)}
-
-
-def describe_order(order: Callable[[int], np.ndarray]) -> str:
-    """Return a hash of the first epoch of an order of samples."""
-    indices = np.ascontiguousarray(order(0), np.int64)
-    return hashlib.sha256(indices.tobytes()).hexdigest()[:12]
-
-
 def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
     """Return the length of the data, and a hash of its content.
 
@@ -222,17 +203,18 @@ def describe_run(training: Training) -> dict[str, Any]:
     }
     if not isinstance(arguments.optimizer, Options):
         description["optimizer"] = describe_optimizer(training.optimizer, training.model)
-        description["schedule"] = describe_schedule(training.optimizer)
+        schedule = scheduler_of(training.optimizer)
+        numbers = schedule_numbers(training.optimizer) if schedule else {}
+        description["schedule"] = {"class": schedule and type(schedule).__name__, **numbers}
     if arguments.loading.order is not None:
-        description["order"] = describe_order(training.loader.own_order)
+        indices = np.ascontiguousarray(training.loader.own_order(0), np.int64)
+        description["order"] = hashlib.sha256(indices.tobytes()).hexdigest()[:12]
     description["data"] |= training.first_batch
     description[ARRAYS] = [
         [describe_path(path), digest] for path, digest in training.extra.arrays().items()
     ]
     description |= _describe_task(arguments, training.model)
-    must_match = arguments.must_match or {}
-    replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]
-    return {name: group for name, group in description.items() if name not in replaced}
+    return {n: group for n, group in description.items() if n not in arguments.callers_values}
 
 
 def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
@@ -269,10 +251,6 @@ def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
 def compared(training: Training, description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that a resume compares. Raises ConfigError unless they are plain."""
     arguments = training.arguments
-    must_match = flattened(arguments.must_match or {})
-    must_match = {
-        name: value for name, value in must_match.items() if (name, value) != (CODE, True)
-    }
     values = {**flattened(description), **compared_values(arguments.groups)}
     if own_batch_size(arguments.train):  # which is compared with the data
         del values[BATCH_SIZE]
@@ -282,7 +260,7 @@ def compared(training: Training, description: Mapping[str, Any]) -> dict[str, An
     if arguments.ends_with_best or training.schedule.needs_metric:  # both count evaluations
         values["eval_every_epochs"] = arguments.evaluating.every_epochs
         values["eval_every_steps"] = arguments.evaluating.every_steps
-    return _as_json({**values, **must_match})
+    return _as_json({**values, **flattened(arguments.callers_values)})
 
 
 def as_yaml(training: Training, description: Mapping[str, Any]) -> str:

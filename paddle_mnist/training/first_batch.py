@@ -77,12 +77,10 @@ def try_first_batch(
         _check_for_late_parameters(model, before)
         if extra:
             extra.require_optimizers()
-        gradients = [parameter.grad for parameter in model.parameters()]
-        is_sparse = any(
-            gradient is not None and gradient.is_selected_rows() for gradient in gradients
-        )
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        is_sparse = any(gradient.is_selected_rows() for gradient in gradients)
         _check_for_nan(outputs.loss, shard.batch)
-        if outputs.count != 0 and all(gradient is None for gradient in gradients):
+        if outputs.count != 0 and not gradients:
             raise ConfigError(
                 "the loss of the first batch has no gradient for any parameter; compute it from "
                 "the model's outputs"
@@ -175,11 +173,10 @@ def _initial_state(model: nn.Layer, extra: Optional[ExtraState]) -> Union[Initia
 
 def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
     """Raise DataError if the loss is not finite because the batch is not."""
-    floats = [leaf for leaf in leaves(batch) if isinstance(leaf, paddle.Tensor)]
-    floats = [leaf for leaf in floats if leaf.is_floating_point()]
-    if not np.isfinite(loss.item()) and not all(
-        bool(paddle.isfinite(leaf).all()) for leaf in floats
-    ):
+    if np.isfinite(loss.item()):
+        return
+    tensors = [leaf for leaf in leaves(batch) if isinstance(leaf, paddle.Tensor)]
+    if not all(paddle.isfinite(leaf).all() for leaf in tensors if leaf.is_floating_point()):
         raise DataError(
             f"the loss of the first batch is {loss.item()}, and the batch has numbers that are "
             f"not finite; expected finite numbers; the batch is {describe_batch(batch)}"
@@ -209,9 +206,7 @@ def _check_mean(
     try:
         with evaluation_mode(model), paddle.no_grad():
             seeded = [(batch, 0), (batch, 1), *((part, 0) for part in parts)]
-            losses, counts = np.array(
-                [_loss(step, model, *seeded_batch) for seeded_batch in seeded]
-            ).T
+            losses, counts = np.array([_loss(step, model, *of_seed) for of_seed in seeded]).T
     except (StoppedError, PeerError):
         raise
     except Exception as error:  # a step may need complete batches, or training mode

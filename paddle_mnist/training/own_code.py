@@ -63,10 +63,7 @@ def hash_of_code(code: Iterable[Any], state: Collection[str]) -> Optional[str]:
 
 
 def assigned_names(code: Collection[Any]) -> set[str]:
-    """Return the names that functions and methods assign: these are state, not settings.
-
-    Constructors do not count.
-    """
+    """Return the names that functions, except constructors, assign: state, and not settings."""
     bases = {base for kind in code if isinstance(kind, type) for base in kind.__mro__}
     members = [*code, *(member for base in bases for member in vars(base).values())]
     functions = [member for member in members if isinstance(member, types.FunctionType)]

@@ -182,7 +182,12 @@ def _extra_state(
         "collate_fn": arguments.loading.collate_fn,
         "order": arguments.loading.order,
     }
-    named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
+    saved_as_optimizers = (paddle.optimizer.Optimizer, paddle.optimizer.lr.LRScheduler)
+    named = {
+        f"state[{name!r}]": part
+        for name, part in (arguments.state or {}).items()
+        if not isinstance(part, saved_as_optimizers)
+    }
     loss = arguments.loss
     if isinstance(loss, nn.Layer) and not all(
         parameter.stop_gradient for parameter in loss.parameters()
@@ -198,14 +203,11 @@ def _extra_state(
     }
     if order:
         optional["order"] = order
-    saved_as_optimizers = (paddle.optimizer.Optimizer, paddle.optimizer.lr.LRScheduler)
     return ExtraState(
         model,
         optimizer,
         roots={name: root for name, root in roots.items() if root is not None},
-        named={
-            name: part for name, part in named.items() if not isinstance(part, saved_as_optimizers)
-        },
+        named=named,
         optional=optional,
     )
 

@@ -7,9 +7,9 @@ A list of what a training may hide never ends, so the rehearsal compares results
    in the second step, and an odd number shows a switch that two steps turn back. Train a fourth
    step if the third has used and cleared gradients that were left in other nets.
 2. Make a checkpoint in memory. It holds the changed values, as far as they can be saved.
-3. Train one more step, or three after three or four, end the epoch, and keep the outcome: losses,
-   metrics, digests of the weights and of other state. The three are on new batches, as values such
-   as a maximum act on these, and on the first one again, as values kept for each sample do.
+3. Train on: one step after one, three after three or four. End the epoch, and keep the outcome:
+   losses, metrics, digests of the weights and of other state. Of the three, some train new batches,
+   on which a maximum acts, and one the first batch again, on which values kept for a sample act.
 4. Restore the initial state, which a restarted program has, load the checkpoint with the code of a
    resume, and repeat the steps of 3.
 5. If the outcome differs, the steps depend on something that no checkpoint holds: ConfigError.
@@ -32,7 +32,7 @@ from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
 from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
-from paddle_mnist.hidden_state.extra_state import MOST_BYTES
+from paddle_mnist.hidden_state.extra_state import LARGE_VALUE
 from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, identity
 from paddle_mnist.hidden_state.object_paths import find, walk
 from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
@@ -223,10 +223,10 @@ class _Rehearsal:
 
     def _large_values(self) -> set[ObjectPath]:
         """Return the large values that are saved, except tensors of layers and optimizers."""
-        values = {path: find(self.extra.roots, path) for path in self.extra.saved}
-        plain = {path: value for path, value in values.items() if self.extra.is_plain(value)}
-        large = {path for path, value in plain.items() if nbytes(value) > MOST_BYTES}
-        return {path for path in large if not self.extra.is_state(path)}
+        extra = self.extra
+        values = {path: find(extra.roots, path) for path in extra.saved if not extra.is_state(path)}
+        plain = {path: value for path, value in values.items() if extra.is_plain(value)}
+        return {path for path, value in plain.items() if nbytes(value) > LARGE_VALUE}
 
     def _checkpoint(self) -> Checkpoint:
         """Make a checkpoint, in files in memory or, if they are large, on disk without a name."""

@@ -157,13 +157,9 @@ def _find_checkpoint(training: Training) -> Optional[Checkpoint]:
                     "expected a .pdparams and .pdopt without a manifest"
                 )
     if checkpoint:
-        check_config_unchanged(training, checkpoint, _changed_arrays(training, checkpoint))
+        changed_arrays = training.extra.changed_arrays(read_extra(checkpoint, training.extra))
+        check_config_unchanged(training, checkpoint, changed_arrays)
     return checkpoint
-
-
-def _changed_arrays(training: Training, checkpoint: Checkpoint) -> set[str]:
-    """Return the names of the program's arrays that steps have changed, or may have changed."""
-    return training.extra.changed_arrays(read_extra(checkpoint, training.extra))
 
 
 def _fetch_newest(training: Training) -> Optional[Checkpoint]:
@@ -252,7 +248,8 @@ def _load_result(training: Training, checkpoint: Checkpoint, result: FitResult) 
     training.world.run_on_main(lambda: load_weights(model, final_values(run), result.weights))
     training.world.broadcast(model.state_dict().values())
     try:
-        extra.load_result(read_extra(checkpoint, extra))
+        saved = read_extra(checkpoint, extra).without(lambda path: path[0][1] == "callbacks")
+        extra.load_values(saved, is_complete=False)
     except CheckpointError as error:  # the program has changed, but the result is still valid
         log.warning("could not restore objects other than the model: %s", error)
 

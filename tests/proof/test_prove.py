@@ -137,6 +137,12 @@ def test_interrupt_ends_all_processes():
 # ---------------------------------------------------------------------------- bad input
 
 
+# Opens its output a second time, which would truncate a file.
+REOPENS = (
+    "print('error: before it', flush=True); print('end', file=open('/dev/stderr', 'w')); exit(1)"
+)
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -145,9 +151,10 @@ def test_interrupt_ends_all_processes():
         (["python", "-c", "print('error: a line'); exit(1)"], "exit code 1: error: a line"),
         (["python", "-c", "pass"], "without a step of fit; expected a program that calls fit"),
         (["python", "-c", "import os; os.write(1, bytes(2**26)); exit(1)"], "exit code 1"),
+        (["python", "-c", REOPENS], "exit code 1: error: before it"),
         (["python", "-c", "import time; time.sleep(60)"], "no second step after 1.2 s"),
     ],
-    ids=["missing", "failing", "last line", "without fit", "loud", "slow"],
+    ids=["missing", "failing", "last line", "without fit", "loud", "reopens stderr", "slow"],
 )
 def test_program_that_cannot_be_tried_is_one_line(program, words, capsys):
     minutes = "0.02" if "sleep" in program[-1] else "10"

@@ -13,6 +13,9 @@ from conftest import ROOT
 from fit_rows import bits
 from fit_rows import train as fit_points
 
+from paddle_mnist.system.children import supervise
+from paddle_mnist.system.heartbeat import START_SECONDS
+
 SLOW, RELEASE = pytest.mark.slow, pytest.mark.release
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -96,6 +99,13 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     unbroken = bits(fit_points("EMA", tmp_path / "unbroken", save_every_steps=1))
     # Finished by the script, the run is only read here.
     assert bits(fit_points("EMA", tmp_path / "run", save_every_steps=1)) == unbroken
+
+
+def test_start_that_hangs_is_killed_and_the_log_has_its_longer_limit(lines):
+    command = [sys.executable, "-c", "import time; time.sleep(999)"]
+    code = supervise(lambda is_restart: command, lambda: 0, 0, hang_timeout=0.5 - START_SECONDS)
+    assert code == 128 + signal.SIGKILL
+    assert "no heartbeat for 0.5 s; killing it" in lines()
 
 
 @SLOW

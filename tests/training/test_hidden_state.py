@@ -3,6 +3,7 @@
 An example's name says all that it is: `-k "schedule-deque-loss"` repeats one that fails.
 """
 
+import collections
 import functools
 import random
 from typing import NamedTuple, Optional
@@ -203,6 +204,33 @@ def test_number_in_the_place_of_an_object_warns_by_name_and_resumes(tmp_path, li
         train(tmp_path, build, StopsAt(10, stop))
     assert any("step.hidden has changed, and checkpoints do not" in line for line in lines())
     assert train(tmp_path, build).stopped == "finished"
+
+
+def test_containers_whose_own_methods_never_end_resume_to_the_same_bits(tmp_path):
+    """Such as `__iter__` of a ring; here, each method that reads raises."""
+
+    def refuse(*_):
+        raise AssertionError("a method of the container's class is called")
+
+    names = ("__iter__", "__len__", "items", "keys", "values")
+
+    def build():
+        def own(kind, content):
+            return type("Ring", (kind,), dict.fromkeys(names, refuse))(content)
+
+        hidden = [own(list, [0.1]), own(dict, {"count": 0.1}), own(collections.deque, [0.1])]
+        hidden.append(own(tuple, [own(list, [0.1])]))
+
+        def step(model, batch):
+            values = [hidden[0][0], hidden[1]["count"], hidden[2][0], hidden[3][0][0]]
+            if model.training:
+                for ring, key in zip([*hidden[:3], hidden[3][0]], [0, "count", 0, 0]):
+                    ring[key] *= 1.1
+            return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * sum(values)}
+
+        return base(step=step, loss=None)
+
+    check_resumes(tmp_path, build, (6, 9))
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
