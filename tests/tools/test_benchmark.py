@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from benchmarks.commands import DATA, PARSED, WARM
 from benchmarks.headlines import TORCH
-from benchmarks.steps import STEP_1
+from benchmarks.steps import STEP_1, TORCH_1
 from conftest import ROOT
 from markdown_tables import marked, marked_tables
 from synthetic_data import as_lists, tiny_splits
@@ -33,7 +33,18 @@ def test_data_benchmark_compares_ways_to_open_a_file_in_a_page(tool, tiny, tmp_p
     assert machine["cores"] == str(usable_cpus()) and text.endswith(measured)
 
 
-@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def cell(table, title, column):
+    """Return the number in a table of docs/en/speed.md."""
+    text = marked_tables((ROOT / "docs/en/speed.md").read_text())[f"benchmark {table}"]
+    head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if "|" in line)
+    (row,) = (row for row in rows if row[0] == title)
+    return row[head.index(column)].split()[0].replace(",", "")
+
+
+def quoted(mark):
+    return marked(f"benchmark {mark}").search((ROOT / "README.md").read_text())["text"]
+
+
 @pytest.mark.parametrize(
     ("mark", "table", "title", "column"),
     [
@@ -43,12 +54,13 @@ def test_data_benchmark_compares_ways_to_open_a_file_in_a_page(tool, tiny, tmp_p
         ("times-paddle", "train", STEP_1, "times Paddle's"),
     ],
 )
-def test_readmes_quote_cells_of_the_pages(readme, mark, table, title, column):
-    text = marked_tables((ROOT / "docs/en/speed.md").read_text())[f"benchmark {table}"]
-    head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if "|" in line)
-    (row,) = (row for row in rows if row[0] == title)
-    quoted = marked(f"benchmark {mark}").search((ROOT / readme).read_text())["text"]
-    assert quoted == row[head.index(column)].split()[0]
+def test_readme_quotes_cells_of_the_pages(mark, table, title, column):
+    assert quoted(mark) == cell(table, title, column)
+
+
+def test_readme_quotes_the_ratio_of_two_cells():
+    rates = [float(cell("train", title, "images a second")) for title in (STEP_1, TORCH_1)]
+    assert float(quoted("times-torch")) == pytest.approx(rates[0] / rates[1], abs=0.006)
 
 
 @pytest.mark.release
