@@ -54,6 +54,30 @@ def test_process_of_a_training_does_not_train_itself(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+EXITS = """
+import atexit, threading, time
+from paddle_mnist.commands import run_script
+
+class Kept:
+    def __del__(self):
+        print("freed")
+
+def command(argv):
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    return 3
+
+kept = Kept()
+atexit.register(print, "exit function")
+run_script(command)
+"""
+
+
+def test_command_ends_with_its_threads_and_exit_functions_and_frees_no_memory():
+    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.splitlines() == ["thread", "exit function"]
+
+
 @pytest.fixture
 def package(tmp_path):
     """Run `python -m paddle_mnist` in an empty folder."""
