@@ -26,6 +26,7 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core import caching, codegen, compiler, config, serialize
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
@@ -164,7 +165,9 @@ def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: 
                         "compiling the %s for this processor, once; kept in %s", title, path.parent
                     )
         # The linear layer's loop is so short that LLVM unrolls it; numba leaves off the pass that
-        # vectorizes what is unrolled.
+        # vectorizes what is unrolled. Under the lock, as the setting is that of all threads.
+        stack.enter_context(global_compiler_lock)
+        config.reload_config()  # which would undo the setting once NUMBA_* variables have changed
         stack.callback(setattr, config, "SLP_VECTORIZE", config.SLP_VECTORIZE)
         config.SLP_VECTORIZE = 1
         function.compile(types)

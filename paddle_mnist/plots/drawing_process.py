@@ -76,19 +76,24 @@ def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np
     others = {name: value for name, value in figures.items() if name not in functions}
     if not _connections:
         return figure.save_figures(figures, folder)
+    connections = [*_connections]
+    _connections.clear()  # after an error, an answer may still come, which is not for the next call
     try:
-        pixels = figure.write_figures(_drawn_elsewhere(functions), folder)
+        pixels = figure.write_figures(_drawn_elsewhere(functions, connections), folder)
     except (EOFError, ConnectionError):
         log.warning("a process that draws figures has died; drawing them in this process")
         return figure.save_figures(figures, folder)
+    _connections.extend(connections)
     pixels |= figure.save_figures(others, folder)
     return {name: pixels[name] for name in figures}
 
 
-def _drawn_elsewhere(figures: Mapping[str, AnyFigure]) -> Iterator[Answer]:
+def _drawn_elsewhere(
+    figures: Mapping[str, AnyFigure], connections: "list[Connection[Task, Answer]]"
+) -> Iterator[Answer]:
     """Yield the figures that the other processes draw, the last first, each when it is finished."""
     tasks = [*figures.items()]
-    busy = _connections[: len(tasks)]
+    busy = connections[: len(tasks)]
     for connection in busy:
         connection.send(tasks.pop())
     while busy:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from subprocess import PIPE
 
@@ -10,6 +11,7 @@ import forked
 import numpy as np
 import paddle
 import pytest
+from numba.core import config, event
 from paddle import nn
 
 from paddle_mnist import ConvBlocks
@@ -105,6 +107,34 @@ def test_cache_below_a_folder_others_may_write_is_not_used(mode, is_used, tmp_pa
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "shared/own"))
     expected = os.getgid() == os.getuid() if is_used is None else is_used
     assert (compiler.machine_code_path([], "title", "key") is not None) == expected
+
+
+def test_compile_in_threads_leaves_the_settings_of_numba(cache, monkeypatch):
+    """The setting of its own is in force as long as it compiles, in each thread."""
+    seen, threads, barrier = [], [], threading.Barrier(8)
+
+    class Listener(event.Listener):
+        def on_start(self, event):
+            seen.append(config.SLP_VECTORIZE)
+
+        def on_end(self, event):
+            seen.append(config.SLP_VECTORIZE)
+
+    def compile_one(number: int) -> None:
+        function = compiler.entry(lambda values: values[0])
+        barrier.wait()
+        compiler.compile_function(function, [np.zeros(1)], "function", str(number))
+
+    before = config.SLP_VECTORIZE
+    monkeypatch.setenv("NUMBA_OF_THIS_TEST", "1")  # numba reads its settings again
+    with event.install_listener("numba:run_pass", Listener()):
+        for number in range(8):
+            threads.append(threading.Thread(target=compile_one, args=[number]))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+    assert len(list(cache.glob("*.bin"))) == 8
+    assert {*seen} == {1} and before == config.SLP_VECTORIZE
 
 
 def test_compile_in_several_processes_runs_once(cache):

@@ -14,6 +14,8 @@ from paddle_mnist.plots import figure
 from paddle_mnist.plots.curves import figures_of, learning_rate
 from paddle_mnist.plots.drawing_process import drawing_process, save_figures
 
+RATE = {"rate": partial(learning_rate, HISTORY)}
+
 
 def killed_elsewhere(here):
     """Draw a figure, but in another process than this one stand for one that the system kills."""
@@ -38,19 +40,19 @@ def test_drawing_process_saves_the_same_files_and_returns_the_same_pixels(tmp_pa
 
 def test_drawing_process_raises_the_error_of_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with drawing_process(True), pytest.raises(OutputError, match="file"):
-        save_figures(figures_of(HISTORY), tmp_path / "file/figures")
+    with drawing_process(True):
+        with pytest.raises(OutputError, match="file"):
+            save_figures(dict.fromkeys("abcd", *RATE.values()), tmp_path / "file/figures")
+        assert save_figures(RATE, tmp_path).keys() == {"rate"}  # not an earlier answer
 
 
 @pytest.mark.parametrize("names", [("killed", "rate"), ("rate", "killed")])
 def test_figures_are_drawn_here_if_the_drawing_process_dies(names, tmp_path, caplog):
-    functions = {
-        "killed": partial(killed_elsewhere, os.getpid()),
-        "rate": partial(learning_rate, HISTORY),
-    }
+    functions = {"killed": partial(killed_elsewhere, os.getpid()), **RATE}
     figures = {name: functions[name] for name in names}  # the second has a process of its own
     with drawing_process(True):
         assert save_figures(figures, tmp_path).keys() == set(names)
+        assert save_figures(RATE, tmp_path).keys() == {"rate"}
     assert {path.name for path in tmp_path.iterdir()} >= {"killed.png", "rate.png"}
     assert [*caplog.messages] == [
         "a process that draws figures has died; drawing them in this process"
@@ -62,5 +64,5 @@ def test_drawing_process_imports_nothing_from_the_current_folder(tmp_path, monke
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
     monkeypatch.chdir(tmp_path)
     with drawing_process(True):
-        save_figures({"rate": partial(learning_rate, HISTORY)}, tmp_path / "figures")
+        save_figures(RATE, tmp_path / "figures")
     assert not caplog.messages
