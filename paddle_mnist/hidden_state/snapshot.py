@@ -179,9 +179,9 @@ class _Contents(_Unexamined):
                 continue
             now, kept = _items(container), _items(copy)
             if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
-                # By its own methods, which may keep attributes in step with the items.
-                container.clear()
-                container.update(copy) if hasattr(container, "update") else container.extend(copy)
+                kind = object_graph.changed_by(container)
+                kind.clear(container)
+                (kind.update if hasattr(kind, "update") else kind.extend)(container, copy)
 
 
 def _shallow_copy(container: Any) -> Any:
