@@ -181,7 +181,11 @@ class _Contents(_Unexamined):
             if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
                 kind = object_graph.changed_by(container)
                 kind.clear(container)
-                (kind.update if hasattr(kind, "update") else kind.extend)(container, copy)
+                is_ordered = kind is collections.OrderedDict
+                for item in copy.items() if is_ordered else ():
+                    kind.__setitem__(container, *item)  # `update` would use a subclass's method
+                if not is_ordered:
+                    (kind.update if hasattr(kind, "update") else kind.extend)(container, copy)
 
 
 def _shallow_copy(container: Any) -> Any:

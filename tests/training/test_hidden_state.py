@@ -243,22 +243,27 @@ class Turning(list):
 
 
 class Doubling(dict):
-    """A dict that changes and counts what is written, and has other numbers than it is given."""
+    """A dict that counts what is written, and holds other numbers than it is given."""
 
     count = 0
 
     def __setitem__(self, key, value):
         self.count += 1
-        super().__setitem__(key, 2 * value)
+        super(type(self), self).__setitem__(key, 2 * value)
 
     def update(self, values):
         for key, value in values.items():
             self[key] = value
 
 
-def test_containers_whose_own_methods_change_items_resume_to_the_same_bits(tmp_path):
+class DoublingInOrder(collections.OrderedDict):
+    count, __setitem__, update = 0, Doubling.__setitem__, Doubling.update
+
+
+@pytest.mark.parametrize("kind", [Doubling, DoublingInOrder])
+def test_containers_whose_own_methods_change_items_resume_to_the_same_bits(kind, tmp_path):
     def build():
-        hidden_list, hidden_dict = Turning([0.1, 0.2, 0.3, 0.4]), Doubling(number=0.5)
+        hidden_list, hidden_dict = Turning([0.1, 0.2, 0.3, 0.4]), kind(number=0.5)
 
         def step(model, batch):
             if model.training:
