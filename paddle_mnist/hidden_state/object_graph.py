@@ -27,6 +27,7 @@ from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     SEQUENCES,
     attributes_of,
+    base_of,
     is_leaf,
     items_of,
     slots_of,
@@ -214,6 +215,8 @@ def child(value: Any, edge: Edge) -> Any:
             return _cell(value, key).cell_contents
         if kind == "item" and isinstance(value, dict):
             return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
+        if kind == "item" and isinstance(value, SEQUENCES):
+            return base_of(value).__getitem__(value, key)
         namespace, key = _namespace(value, edge)
         is_inherited = kind == "attribute" and key not in namespace and not isinstance(value, type)
         return getattr(value, key) if is_inherited else namespace[key]
@@ -237,10 +240,20 @@ def assign(value: Any, edge: Edge, new: Any) -> None:
     else:
         # The dictionary itself: a Layer's __setattr__ would register a tensor.
         namespace, key = _namespace(value, edge)
+        kind = changed_by(namespace)
         if new is not ABSENT:
-            namespace[key] = new
-        elif key in namespace:
-            del namespace[key]
+            kind.__setitem__(namespace, key, new)
+        elif kind.__contains__(namespace, key):
+            kind.__delitem__(namespace, key)
+
+
+def changed_by(container: Any) -> Any:
+    """Return the class whose methods change a container.
+
+    A library's class may keep attributes in step with the items. Of a user's class, the attributes
+    are restored by themselves, and its methods could change them, or the items.
+    """
+    return base_of(container) if is_entered(container) else type(container)
 
 
 def _namespace(value: Any, edge: Edge) -> tuple[Any, Any]:

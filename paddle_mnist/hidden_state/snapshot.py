@@ -179,9 +179,13 @@ class _Contents(_Unexamined):
                 continue
             now, kept = _items(container), _items(copy)
             if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
-                # By its own methods, which may keep attributes in step with the items.
-                container.clear()
-                container.update(copy) if hasattr(container, "update") else container.extend(copy)
+                kind = object_graph.changed_by(container)
+                kind.clear(container)
+                is_ordered = kind is collections.OrderedDict
+                for item in copy.items() if is_ordered else ():
+                    kind.__setitem__(container, *item)  # `update` would use a subclass's method
+                if not is_ordered:
+                    (kind.update if hasattr(kind, "update") else kind.extend)(container, copy)
 
 
 def _shallow_copy(container: Any) -> Any:

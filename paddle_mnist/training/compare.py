@@ -91,7 +91,7 @@ def check_config_unchanged(
             new_run = ["choose another mirror to start over"]
         else:
             new_run = run.to_start_over()
-        lines.append(_remedies(names, new_run, has_other_steps(training, checkpoint)))
+        lines.append(_remedies(changes, new_run, has_other_steps(training, checkpoint)))
         raise ConfigError(
             f"the run in {where} was started with different settings:\n" + "\n".join(lines)
         )
@@ -229,12 +229,15 @@ def _are_samples(names: Collection[str]) -> bool:
     return all(_is_of_data(name, SAMPLES, LABELS) or name.startswith(others) for name in names)
 
 
-def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: bool) -> str:
+def _remedies(
+    changes: Sequence[tuple[str, Any, Any]], new_run: Sequence[str], has_other_steps: bool
+) -> str:
     """Return a sentence with the remedies for changed values.
 
-    new_run: the ways to start a new run with them, if any.
+    changes: see `config_changes`. new_run: the ways to start a new run with them, if any.
     has_other_steps: whether an epoch now has another number of steps, which cannot be overridden.
     """
+    changed = [name for name, _, _ in changes]
     remedies = [*new_run] or ["keep its values"]
     reason = ""
     # No override if the same samples have other labels: the net would have to unlearn.
@@ -244,7 +247,11 @@ def _remedies(changed: Sequence[str], new_run: Sequence[str], has_other_steps: b
     elif has_other_steps:
         number = "samples" if "data.length" in changed else "steps in an epoch"
         reason = f": a run keeps its number of {number}"
-    elif any(_is_among(name, ["parameters"]) for name in changed):
+    elif any(
+        _is_among(name, ["parameters"])  # to freeze one is possible
+        and str(old).removesuffix(" frozen") != str(new).removesuffix(" frozen")
+        for name, old, new in changes
+    ):
         reason = ": a run keeps its parameters"  # no checkpoint would fit others
     elif not are_permuted:
         groups = [name.partition(".")[0] for name in changed]

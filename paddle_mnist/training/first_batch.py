@@ -24,10 +24,12 @@ from paddle_mnist.data.structures import (
 )
 from paddle_mnist.errors import ConfigError, DataError, PeerError, StoppedError, summary
 from paddle_mnist.hidden_state.extra_state import ExtraState
+from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.interfaces import Loader, MetricSums
 from paddle_mnist.metrics.sums import as_float
-from paddle_mnist.nn.layers import evaluation_mode
+from paddle_mnist.nn.layers import evaluation_mode, remove_gradient
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.batch_errors import labels_checked, located
 from paddle_mnist.training.callbacks import rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
@@ -71,8 +73,10 @@ def try_first_batch(
         reseed(seed, 0)
         model.train()
         before = [name for name, _ in model.named_parameters()]
+        for parameter in model.parameters():  # of a pass of the caller's, before `fit`
+            remove_gradient(parameter)
         outputs = run_step(step, model, shard.batch, shard.samples)
-        _warn_of_gradients(model)
+        _warn_of_gradients(model, optimizer)
         outputs.loss.backward()
         _check_for_late_parameters(model, before)
         if extra:
@@ -140,11 +144,16 @@ def _first_shard(
         yield shard
 
 
-def _warn_of_gradients(model: nn.Layer) -> None:
-    """Log parameters of which a step leaves gradients, before `fit` computes those of the loss."""
+def _warn_of_gradients(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
+    """Log a parameter of the optimizer of which a step leaves a gradient, before the backward pass.
+
+    Other optimizers, as in the step of a GAN, may clear those of other parameters as a step begins.
+    """
+    own = set(map(id, optimizer_parameters(optimizer)))
     for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        if gradient is not None and (gradient.is_selected_rows() or gradient.any()):
+        gradient = parameter.grad if id(parameter) in own else None
+        # Paddle's `any` takes no float16 and no bfloat16.
+        if gradient is not None and (gradient.is_selected_rows() or as_array(gradient).any()):
             log.warning(
                 "the step leaves a gradient of %s, to which that of the loss is added; if the step "
                 "calls backward on its loss, leave that to fit, which also updates the model",

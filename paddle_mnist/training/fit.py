@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 import threading
@@ -290,7 +291,8 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
 def _warn_of_unknown_hooks(callbacks: Sequence[Callback]) -> None:
     """Log methods that are named as in Keras or Lightning, which nothing calls here."""
     for callback in callbacks:
-        hooks = [name for name in dir(callback) if name.startswith("on_")]
+        methods = inspect.getmembers(type(callback), inspect.isroutine)
+        hooks = [name for name, _ in methods if name.startswith("on_")]
         if unknown := [name for name in hooks if not hasattr(Callback, name)]:
             log.warning(
                 "%s has %s, which fit never calls; expected methods of paddle_mnist.Callback, such "

@@ -280,6 +280,20 @@ def test_fit_offers_only_what_a_resume_accepts(tmp_path, what):
     assert "override" not in str(refusal.value)
 
 
+def test_fit_offers_an_override_to_freeze_parameters(tmp_path):
+    def frozen():
+        model = perceptron()
+        model[0].weight.stop_gradient = True
+        return model
+
+    train(ROW, tmp_path)
+    override = "parameters.0.weight,epochs"
+    with pytest.raises(ConfigError, match=f"use override='{override}'$"):
+        train(ROW, tmp_path, epochs=3, model=frozen)
+    resumed = train(ROW, tmp_path, epochs=3, model=frozen, override=override)
+    assert resumed.stopped == "finished"
+
+
 class Marked(list):
     fingerprint = "v2"
 

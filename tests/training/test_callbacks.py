@@ -52,6 +52,17 @@ IN_A_RUN = """
 
 
 class Foreign(Callback):
+    """Also has values of such names, which no method calls."""
+
+    on_gpu = False
+
+    def __init__(self):
+        self.on_linux = True
+
+    @property
+    def on_time(self):
+        raise AssertionError("a property is read")
+
     def on_epoch_end(self, epoch, logs=None):
         """As in Keras."""
 

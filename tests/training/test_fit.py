@@ -29,6 +29,7 @@ from fit_rows import (
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
+from small_nets import CLASSES, WIDTH
 from stateful_rows import CenterLoss
 
 from paddle_mnist import (
@@ -589,9 +590,66 @@ def backward_step(model, batch):
     return values
 
 
-def test_fit_warns_of_a_step_that_calls_backward(tmp_path, lines):
-    train(ROW, tmp_path, step=backward_step, **NO_LOSS)
-    assert len([line for line in lines() if "the step leaves a gradient of 0.weight" in line]) == 1
+def plain_sgd(parameters):
+    return paddle.optimizer.SGD(0.1, parameters)
+
+
+class WithBias(nn.Layer):
+    """A net whose first parameter has a dtype."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.bias = self.create_parameter([CLASSES], dtype=dtype, is_bias=True)
+        self.net = perceptron()
+
+    def forward(self, points):
+        return self.net(points) + self.bias.astype("float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fit_warns_of_a_step_that_calls_backward(tmp_path, lines, dtype):
+    options = {"model": lambda: WithBias(dtype), "optimizer": plain_sgd, "step": backward_step}
+    train(ROW, tmp_path, **options, **NO_LOSS)
+    assert len([line for line in lines() if "the step leaves a gradient of bias" in line]) == 1
+
+
+def with_former_gradients():
+    """A net with gradients of a pass before `fit`."""
+    model = perceptron()
+    model(paddle.ones([1, WIDTH])).sum().backward()
+    return {"model": model}
+
+
+class WithCritic(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.net, self.critic = perceptron(), nn.Linear(CLASSES, 1)
+
+    def forward(self, points):
+        return self.net(points)
+
+
+def with_critic():
+    """A net with a critic, whose own optimizer clears the gradients as a step begins."""
+    model = WithCritic()
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.critic.parameters())
+
+    def adversarial_step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            optimizer.clear_grad()
+            model.critic(outputs.detach()).mean().backward()
+            optimizer.step()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + model.critic(outputs).mean()}
+
+    own = paddle.optimizer.SGD(0.1, parameters=model.net.parameters())
+    return {"model": model, "optimizer": own, "step": adversarial_step, **NO_LOSS}
+
+
+@pytest.mark.parametrize("build", [with_former_gradients, with_critic])
+def test_fit_warns_of_no_gradient_that_the_loss_is_not_added_to(tmp_path, lines, build):
+    train(ROW, tmp_path, **build())
+    assert not [line for line in lines() if "leaves a gradient" in line]
 
 
 # Layers in evaluation mode

@@ -233,6 +233,55 @@ def test_containers_whose_own_methods_never_end_resume_to_the_same_bits(tmp_path
     check_resumes(tmp_path, build, (6, 9))
 
 
+class Turning(list):
+    """A list whose methods count from another first item."""
+
+    first = 0
+
+    def __getitem__(self, index):
+        return super().__getitem__((index + self.first) % 4)
+
+
+class Doubling(dict):
+    """A dict that counts what is written, and holds other numbers than it is given."""
+
+    count = 0
+
+    def __setitem__(self, key, value):
+        self.count += 1
+        super(type(self), self).__setitem__(key, 2 * value)
+
+    def update(self, values):
+        for key, value in values.items():
+            self[key] = value
+
+
+class DoublingInOrder(collections.OrderedDict):
+    count, __setitem__, update = 0, Doubling.__setitem__, Doubling.update
+
+
+@pytest.mark.parametrize("kind", [Doubling, DoublingInOrder])
+def test_containers_whose_own_methods_change_items_resume_to_the_same_bits(kind, tmp_path):
+    def build():
+        hidden_list, hidden_dict = Turning([0.1, 0.2, 0.3, 0.4]), kind(number=0.5)
+
+        def step(model, batch):
+            if model.training:
+                hidden_list[hidden_list.first % 2] *= 1.1
+                hidden_list.first += 1
+                hidden_dict["number"] *= 0.49
+            total = hidden_list[0] + hidden_dict["number"] + 0.01 * hidden_dict.count
+            return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * total}
+
+        return base(step=step, loss=None)
+
+    check_resumes(tmp_path, build, (5, 7))
+    with_rehearsal, without = (
+        train(tmp_path / str(rehearse), build, rehearse=rehearse) for rehearse in (True, False)
+    )
+    assert bits(with_rehearsal) == bits(without)
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_usual_program_resumes_to_the_same_bits(program, tmp_path):
     """Inside the second epoch, and in the third."""
