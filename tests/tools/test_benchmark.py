@@ -10,6 +10,7 @@ import pytest
 from benchmarks.commands import DATA, PARSED, WARM
 from benchmarks.headlines import TORCH
 from benchmarks.steps import STEP_1, TORCH_1
+from benchmarks.timing import config_of, timed_training
 from conftest import ROOT
 from markdown_tables import marked, marked_tables
 from synthetic_data import as_lists, tiny_splits
@@ -61,6 +62,14 @@ def test_readme_quotes_cells_of_the_pages(mark, table, title, column):
 def test_readme_quotes_the_ratio_of_two_cells():
     rates = [float(cell("train", title, "images a second")) for title in (STEP_1, TORCH_1)]
     assert float(quoted("times-torch")) == pytest.approx(rates[0] / rates[1], abs=0.006)
+
+
+def test_timed_training_warns_of_nothing_and_times_each_step(tmp_path, lines):
+    options = {"epochs": 1, "visualdl": False, "figures": False}
+    seconds = timed_training(config_of("digits", **options, output=str(tmp_path / "run")))
+    assert {len(values) for values in seconds.values()} == {38}
+    assert sum(seconds["step"]) >= sum(seconds["forward"]) + sum(seconds["backward"])
+    assert not any("has changed" in line for line in lines())
 
 
 @pytest.mark.release

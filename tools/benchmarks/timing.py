@@ -102,20 +102,25 @@ class PartTimer:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.before_epoch()
 
     @property
     def seconds(self) -> dict[str, list[float]]:
         """The seconds of each call, by part; "step" is a whole step with its batch."""
         seconds: dict[str, list[float]] = defaultdict(list)
+        step_end = 0.0
         self._file.seek(0)
         for line in self._file:
             name, value = line.split()
-            seconds[name].append(float(value))
+            if name == "end":
+                seconds["step"].append(float(value) - step_end)
+            if name in ("epoch", "end"):
+                step_end = float(value)
+            else:
+                seconds[name].append(float(value))
         return seconds
 
     def before_epoch(self) -> None:
-        self._step_end = time.perf_counter()
+        self._file.write(f"epoch {time.perf_counter()}\n")
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -124,16 +129,16 @@ class PartTimer:
         self._file.write(f"{name} {time.perf_counter() - began}\n")
 
     def after_step(self) -> None:
-        began = self._step_end
-        self.before_epoch()
-        self._file.write(f"step {self._step_end - began}\n")
+        self._file.write(f"end {time.perf_counter()}\n")
 
 
 class Timing(Callback):
     """Writes the seconds of the steps into the run directory, where other processes find them."""
 
-    def profiler(self) -> Any:
+    def before_training(self, training: Any) -> None:
         self.timer = PartTimer()
+
+    def profiler(self) -> Any:
         return self.timer
 
     def after_last_step(self, training: Any) -> None:
