@@ -249,7 +249,7 @@ def test_paddle_launch_of_two_processes_ends_with_the_same_bits(tmp_path, tiny, 
     env = {"CUDA_VISIBLE_DEVICES": "0,1"}
     output = run(tmp_path, *arguments, launch=["--nproc_per_node", 2], env=env)
     assert end_of(tmp_path) == alone
-    assert output.count("launch writes the whole environment") == 1
+    assert output.count("launch writes all environment variables") == 1
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
     assert "epoch" not in (tmp_path / "log/workerlog.1").read_text()  # rank 0 has the log
 
