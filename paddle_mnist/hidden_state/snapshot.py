@@ -181,10 +181,10 @@ class _Contents(_Unexamined):
             if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
                 kind = object_graph.changed_by(container)
                 kind.clear(container)
-                is_ordered = kind is collections.OrderedDict
-                for item in copy.items() if is_ordered else ():
-                    kind.__setitem__(container, *item)  # `update` would use a subclass's method
-                if not is_ordered:
+                if kind == collections.OrderedDict:  # its `update` uses a subclass's method
+                    for item in copy.items():
+                        kind.__setitem__(container, *item)
+                else:
                     (kind.update if hasattr(kind, "update") else kind.extend)(container, copy)
 
 

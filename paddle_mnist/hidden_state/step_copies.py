@@ -48,6 +48,7 @@ def keep(extra: ExtraState) -> Callable[[bool], list[str]]:
     It is told whether the state may have changed. It then returns the names of values that
     later checkpoints save and that were not copied: large ones, and those that were found since.
     """
+    # By path, and the states of parts by name.
     values: dict[Any, Any] = {path: find(extra.roots, path) for path in extra.saved}
     states = {
         name: state_of(part, name)
