@@ -11,18 +11,20 @@ SMALL, LARGE = 8, 25  # samples of a chunk, at most
 MOST_SMALL = 32  # chunks: enough for many threads to share a batch evenly
 
 
-def chunks_of(count: int, most_small: int = MOST_SMALL) -> list[slice]:
+@functools.lru_cache
+def chunks_of(count: int, most_small: int = MOST_SMALL) -> tuple[slice, ...]:
     """Divide a batch of `count` samples, in the same way for any number of threads.
 
     Chunks have up to `SMALL` samples, so that many threads share a small batch. Where these would
     be more than `most_small` chunks, they are larger, up to `LARGE` samples: each chunk has sums of
     its own, which take memory. The number of chunks is even, except for a single sample, and their
-    sizes are nearly equal, so that two threads share the work evenly.
+    sizes are nearly equal, so that two threads share the work evenly: of n chunks, chunk k begins
+    with sample count * k // n.
     """
     small, large = -(-count // (2 * SMALL)), -(-count // (2 * LARGE))  # pairs of chunks
-    pairs = max(large, min(small, most_small // 2))
-    bounds = [count * i // (2 * pairs) for i in range(2 * pairs + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:]) if a < b]
+    chunks = min(count, 2 * max(large, min(small, most_small // 2)))
+    bounds = [count * k // chunks for k in range(chunks + 1)]
+    return tuple(map(slice, bounds, bounds[1:]))
 
 
 def map_chunks(

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paddle_mnist.nn import compiler, intrinsics, kernels, layout
-from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, chunks_of, map_chunks
+from paddle_mnist.nn.chunks import MOST_SMALL, chunks_of, map_chunks
 from paddle_mnist.nn.layout import Floats, Net, aligned_zeros, packing, unpacking
 from paddle_mnist.system.environment import for_another_python
 
@@ -94,7 +95,7 @@ class Memory:
     weights: Floats
     sums: Floats
 
-    def rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
+    def rows(self, images: slice = slice(None)) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
         """Return what the passes take of these images."""
         return self.inputs[images], self.winners[images], self.skipped[images]
 
@@ -123,12 +124,8 @@ class _OfThread(threading.local):
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """What a chunk needs until its gradients are there."""
-        return new_memory(self._net, LARGE, chunks=0)
-
-    def rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
-        """Return rows for the images of a chunk that no later call will need."""
-        return self.memory.rows(slice(0, images.stop - images.start))
+        """What an image needs until its gradients are there."""
+        return new_memory(self._net, 1, chunks=0)
 
 
 class CompiledNet:
@@ -177,15 +174,15 @@ class CompiledNet:
     def _arguments(self, title: str) -> tuple[Any, ...]:
         """Return arguments of the types that a pass is called with."""
         memory, matrix = new_memory(self.net, 1, chunks=1), np.zeros((1, 1), np.float32)
-        kept = (*memory.rows(slice(0, 1)), memory.weights)
+        kept = (*memory.rows(), memory.weights)
         zero = np.float32(0)
         if title == "cross-entropy":
             numbers = np.zeros(1, np.uint64)
-            batch = (numbers, numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
+            batch = (numbers, numbers, numbers, matrix, np.zeros(1, np.int64), 0.0)
             places = matrix[0], self._packing
-            outputs = (matrix, matrix[0], matrix, matrix, self._no_convolved)
-            totals = memory.sums, self._unpacking, matrix[0]
-            return (*batch, *places, *outputs, *kept, *totals, self._own.work)
+            results = matrix, matrix[0], self._no_convolved
+            sums = memory.sums, self._unpacking, matrix[0]
+            return (*batch, *places, *results, *sums, matrix, matrix, *kept, self._own.work)
         if title == "convolution":
             first = np.uint64(0)
             return (matrix, matrix, self._no_convolved, first, *kept, zero, self._own.work)
@@ -201,8 +198,8 @@ class CompiledNet:
     ) -> tuple[Floats, Optional[Memory]]:
         """Return the outputs of a batch, and what `backward` needs.
 
-        images: float32 [B, C, H, W]. parameters: float32, flat, in one or more parts: of each
-        layer the weight and the bias, if it has one. for_backward: False for outputs alone, in
+        images: float32 [B, C, H, W]. parameters: float32, in one or more parts of any shapes: of
+        each layer the weight and the bias, if it has one. for_backward: False for outputs alone, in
         little memory. convolved: see `new_convolved`.
         """
         self.compile("convolution")
@@ -216,7 +213,7 @@ class CompiledNet:
         flat_outputs = outputs.reshape(count, -1)
 
         def run(number: int, chunk: slice) -> None:
-            kept = memory.rows(chunk) if for_backward else self._own.rows(chunk)
+            kept = memory.rows(chunk) if for_backward else self._own.memory.rows()
             rows = (*kept, memory.weights, skip, self._own.work)
             at = convolved or self._no_convolved, np.uint64(chunk.start)
             self._run_forward(flat[chunk], flat_outputs[chunk], *at, *rows)
@@ -242,6 +239,7 @@ class CompiledNet:
 
         def run(number: int, chunk: slice) -> None:
             sums = memory.sums[number]
+            sums[:] = 0
             kept = (*memory.rows(chunk), memory.weights)
             self._run_backward(flat[chunk], images[chunk], *kept, sums, self._own.work)
 
@@ -266,27 +264,25 @@ class CompiledNet:
         """
         for title in self.functions:
             self.compile(title)
-        count = len(images)
+        count, shape = len(images), self.net.output_shape
         chunks = self._chunks_of(count)
         memory = self._take_memory(0, len(chunks))
         flat = np.ascontiguousarray(images.reshape(count, -1))
-        gradients = np.empty((count, *self.net.output_shape), np.float32)  # of the logits
-        end = 1 + gradients.size
+        end = 1 + count * math.prod(shape)
         values = np.empty(end + len(self._unpacking), np.float32)
-        logits, totals = values[1:end].reshape(gradients.shape), values[end:]
+        logits, totals = values[1:end].reshape(count, *shape), values[end:]
         losses = np.empty(count, np.float32)
-        no_gradients = np.empty((count, 0), np.float32)  # of the images
 
-        bounds = np.array([0, *(chunk.stop for chunk in chunks)], np.uint64)
         counter, arrivals = np.zeros(1, np.uint64), np.zeros(len(chunks), np.uint64)
-        batch = (self._passes, counter, arrivals, bounds, flat, labels, smoothing)
-        places = np.concatenate([*parameters, _PADDING]), self._packing
-        results = (logits, losses, gradients, no_gradients, convolved or self._no_convolved)
+        batch = (self._passes, counter, arrivals, flat, labels, smoothing)
+        places = np.concatenate([*parameters, _PADDING], axis=None), self._packing
+        results = logits, losses, convolved or self._no_convolved
         sums = memory.sums, self._unpacking, totals
 
         def run(number: int, chunk: slice) -> None:
-            kept = (*self._own.rows(slice(0, LARGE)), self._own.memory.weights)
-            self._run_batch(*batch, *places, *results, *kept, *sums, self._own.work)
+            gradients = np.empty((1, *shape), np.float32), np.empty((1, 0), np.float32)
+            own = (*self._own.memory.rows(), self._own.memory.weights, self._own.work)
+            self._run_batch(*batch, *places, *results, *sums, *gradients, *own)
 
         map_chunks(run, chunks[:threads], threads)  # each thread takes chunks until none is left
         self._give_back(memory)
@@ -303,7 +299,7 @@ class CompiledNet:
         shapes = ((count, *block.convolved_shape) for block in self.net.blocks)
         return tuple(np.empty(shape, np.float32) for shape in shapes)
 
-    def _chunks_of(self, count: int) -> list[slice]:
+    def _chunks_of(self, count: int) -> tuple[slice, ...]:
         """Divide a batch: finely, unless the sums of a net of many parameters would be too many."""
         return chunks_of(count, min(MOST_SMALL, MAX_SMALL_BYTES // (4 * self.net.sums.size)))
 
@@ -327,7 +323,7 @@ class CompiledNet:
 
     def _load(self, parameters: Sequence[Floats], memory: Memory) -> np.float32:
         """Write the parameters into a batch's memory; return the value that need not be visited."""
-        padded = np.concatenate([*parameters, _PADDING])
+        padded = np.concatenate([*parameters, _PADDING], axis=None)
         np.take(padded, self._packing, out=memory.weights, mode="clip")  # "raise" would copy
         # 0 * inf is nan: with such weights, zeros have to be visited too
         return kernels.ZERO if np.logical_and.reduce(np.isfinite(padded)) else kernels.NAN

@@ -113,12 +113,13 @@ def starts_of(listed: FeatureMap, kernel: int) -> int:
 def build(net: Net) -> tuple[Loop, Loop]:
     """Return the forward and the backward pass over several images.
 
-    Of their arguments, `images` to `skipped` have one flat row per image; `weights` and `sums` are
-    flat, as `net.weights` and `net.sums` name their parts. convolved: arrays [B, C, H, W] for the
-    outputs of each block's convolution in the whole batch, in which these images come from `first`
-    on; B is 0 if nobody needs them. skip: the value that is not visited in any image: 0, or nan,
-    which is equal to no value. skipped: the same of each image, which the forward pass writes: nan
-    if one of its values is not finite.
+    Of their arguments, `images` to `skipped` have one flat row per image; without a backward pass,
+    one row of `kept`, `winners` and `skipped` is enough. `weights` and `sums`, which the backward
+    pass adds to, are flat, as `net.weights` and `net.sums` name their parts. convolved: arrays
+    [B, C, H, W] for the outputs of each block's convolution in the whole batch, in which these
+    images come from `first` on; B is 0 if nobody needs them. skip: the value that is not visited in
+    any image: 0, or nan, which is equal to no value. skipped: the same of each image, which the
+    forward pass writes: nan if one of its values is not finite.
     """
     load, last = load_loop(net), len(net.blocks) - 1
     forward, backward = blocks_forward(net, last), blocks_backward(net, last)
@@ -133,14 +134,14 @@ def build(net: Net) -> tuple[Loop, Loop]:
         images, outputs, convolved, first, kept, winners, skipped, weights, skip, work
     ):  # fmt: skip
         for i in range(uint64(images.shape[0])):
-            loaded = load(images[i], kept[i], skip, work)
-            rows = convolved, first + i, kept[i], winners[i]
-            skipped[i] = forward(rows, weights, loaded, work)
-            write_outputs(kept[i], weights, outputs[i], work.buffer)
+            row = min(i, uint64(len(kept)) - ONE)
+            loaded = load(images[i], kept[row], skip, work)
+            rows = convolved, first + i, kept[row], winners[row]
+            skipped[row] = forward(rows, weights, loaded, work)
+            write_outputs(kept[row], weights, outputs[i], work.buffer)
 
     @entry
     def run_backward(gradients, image_gradients, kept, winners, skipped, weights, sums, work):
-        sums[:] = ZERO
         for i in range(uint64(gradients.shape[0])):
             read_gradients(gradients[i], kept[i], weights, sums, work.gradients)
             backward(kept[i], winners[i], skipped[i], weights, sums, work)
@@ -592,36 +593,34 @@ def linear_loops(net: Net, outputs: int) -> tuple[Loop, Loop]:
 
 
 def cross_entropy_loop(number: int) -> Loop:
-    """Return a function of the losses of several images, in nats, and of their logits' gradients.
+    """Return a function that returns the loss of an image, in nats, in float64.
 
     number: of classes.
-    logits: float32 [B, C]; labels: int64 [B]; smoothing: that of `CrossEntropy`; scale: the factor
-    of the gradients. It fills losses, float32 [B], and gradients, float32 [B, C], and computes in
-    float64 in between.
+    logits: float32 [C]; smoothing: that of `CrossEntropy`. It fills gradient, float32 [C], with
+    that of the logits times `scale`, and computes in float64 in between.
     """
     classes = uint64(number)
 
     @compiled
-    def run(logits, labels, smoothing, scale, losses, gradients):
+    def run(logits, label, smoothing, scale, gradient):
         rest = smoothing / float64(classes)
-        for i in range(uint64(logits.shape[0])):
-            largest = float64(logits[i, 0])
-            for k in range(classes):
-                largest = max(largest, float64(logits[i, k]))
-            total = 0.0
-            for k in range(classes):
-                total += math.exp(float64(logits[i, k]) - largest)
-            normalizer = largest + math.log(total)
-            loss = 0.0
-            for k in range(classes):
-                share = rest
-                if k == uint64(labels[i]):
-                    share += 1.0 - smoothing
-                log_probability = float64(logits[i, k]) - normalizer
-                if share:  # 0 * inf is nan
-                    loss -= share * log_probability
-                gradients[i, k] = (math.exp(log_probability) - share) * scale
-            losses[i] = loss
+        largest = float64(logits[0])
+        for k in range(classes):
+            largest = max(largest, float64(logits[k]))
+        total = 0.0
+        for k in range(classes):
+            total += math.exp(float64(logits[k]) - largest)
+        normalizer = largest + math.log(total)
+        loss = 0.0
+        for k in range(classes):
+            share = rest
+            if k == uint64(label):
+                share += 1.0 - smoothing
+            log_probability = float64(logits[k]) - normalizer
+            if share:  # 0 * inf is nan
+                loss -= share * log_probability
+            gradient[k] = (math.exp(log_probability) - share) * scale
+        return loss
 
     return run
 
@@ -633,11 +632,11 @@ def batch_loop(number: int) -> Loop:
     """Return a function of the losses and gradients of a batch, for each thread to call once.
 
     number: of classes.
-    Threads take chunks of the batch from `counter` until none is left. passes: the addresses of the
-    forward and the backward pass, which are compiled by themselves. bounds: where each chunk begins
-    and where the last one ends. parameters: flat, with a zero behind them; `layout.packing` places
-    them in weights. kept, winners, skipped, weights, work: the thread's own, which stay in its
-    cache; a batch's would not. arrivals: zeros, one per chunk. totals: the gradients of the
+    Threads take chunks of the batch (`chunks.chunks_of`) from `counter` until none is left. passes:
+    the addresses of the forward and the backward pass, which are compiled by themselves.
+    parameters: flat, with a zero behind them; `layout.packing` places them in weights. gradient,
+    unused, kept, winners, skipped, weights, work: the thread's own, for one image at a time, so
+    that they stay in its cache. arrivals: zeros, one per chunk. totals: the gradients of the
     parameters, flat, as `layout.unpacking` places them. The other arguments are those of the passes
     and of `cross_entropy_loop`, for the whole batch.
     """
@@ -675,23 +674,21 @@ def batch_loop(number: int) -> Loop:
 
     @entry
     def run(
-        passes, counter, arrivals, bounds, images, labels, smoothing, parameters, packing, logits,
-        losses, gradients, unused, convolved, kept, winners, skipped, weights, sums, unpacking,
-        totals, work,
+        passes, counter, arrivals, images, labels, smoothing, parameters, packing, logits, losses,
+        convolved, sums, unpacking, totals, gradient, unused, kept, winners, skipped, weights, work,
     ):  # fmt: skip
-        chunks, scale = uint64(len(bounds) - 1), 1 / len(images)
+        count, chunks, scale = uint64(len(images)), uint64(len(arrivals)), 1 / len(images)
         chunk, skip = next_number(counter), ZERO
         if chunk < chunks:  # else the others have taken all
             skip = pack(parameters, packing, weights)
+        rows = kept, winners, skipped, weights
         while chunk < chunks:
-            part = slice(bounds[chunk], bounds[chunk + ONE])
-            rows = kept, winners, skipped, weights
-            outputs = logits[part], convolved, bounds[chunk]
-            call_at(passes[0], (images[part], *outputs, *rows, skip, work))
-            cross_entropy(
-                logits[part], labels[part], smoothing, scale, losses[part], gradients[part]
-            )
-            call_at(passes[1], (gradients[part], unused[part], *rows, sums[chunk], work))
+            sums[chunk] = ZERO
+            for i in range(count * chunk // chunks, count * (chunk + ONE) // chunks):
+                image = slice(i, i + ONE)
+                call_at(passes[0], (images[image], logits[image], convolved, i, *rows, skip, work))
+                losses[i] = cross_entropy(logits[i], labels[i], smoothing, scale, gradient[0])
+                call_at(passes[1], (gradient, unused, *rows, sums[chunk], work))
             add_finished(chunk, arrivals, sums, unpacking, totals)
             chunk = next_number(counter)
 
