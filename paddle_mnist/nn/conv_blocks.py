@@ -83,7 +83,7 @@ class FastConvSwitch(nn.Layer):
         if net is None or net.layers < len(layers) or not net.classes or net.input_gradient:
             return None
         parameters = parameters_of(layers)
-        values = _class_numbers(labels, len(inputs[0]), net.classes)
+        values = _class_numbers(labels, inputs[0].shape[0], net.classes)
         if values is None or all(parameter.stop_gradient for parameter in parameters):
             return None
         if len({id(parameter) for parameter in parameters}) < len(parameters):
@@ -96,17 +96,19 @@ class FastConvSwitch(nn.Layer):
         for hook in pre_hooks:
             hook(self, inputs)
         compiled = compiled_net(net)
-        convolved = compiled.new_convolved(len(inputs[0])) if any(hooks_of(layers)) else None
-        flat = [parameter.numpy().ravel() for parameter in parameters]
+        convolved = compiled.new_convolved(len(values)) if any(hooks_of(layers)) else None
+        arrays = [parameter.numpy() for parameter in parameters]
         results = compiled.cross_entropy(
-            as_array(inputs[0]), values, flat, smoothing, threads_of(self.fast_conv), convolved
+            as_array(inputs[0]), values, arrays, smoothing, threads_of(self.fast_conv), convolved
         )
         if convolved:
             call_hooks(layers, inputs[0], convolved)
         # As one tensor at first: NumPy's arrays become tensors slowly.
         shapes = [(), (len(values), net.classes), *net.parameter_shapes]
         parts = paddle.split(paddle.to_tensor(results), [*map(math.prod, shapes)])
-        mean, outputs, *gradients = [part.reshape(shape) for part, shape in zip(parts, shapes)]
+        mean, outputs, *gradients = [
+            part if len(shape) == 1 else part.reshape(shape) for part, shape in zip(parts, shapes)
+        ]
         for hook in post_hooks:
             hook(self, inputs, outputs)
         return _with_gradients(mean, parameters, gradients), outputs
