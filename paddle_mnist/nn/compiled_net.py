@@ -112,20 +112,14 @@ def new_memory(net: Net, count: int, chunks: int) -> Memory:
 
 
 class _OfThread(threading.local):
-    """Buffers of each thread, there once it has worked on a chunk."""
+    """Buffers of each thread, which Python makes when the thread first asks for one.
+
+    work: for intermediate results. memory: what an image needs until its gradients are there.
+    """
 
     def __init__(self, net: Net):
-        self._net = net
-
-    @functools.cached_property
-    def work(self) -> kernels.Workspace:
-        """Arrays for intermediate results."""
-        return kernels.new_workspace(self._net)
-
-    @functools.cached_property
-    def memory(self) -> Memory:
-        """What an image needs until its gradients are there."""
-        return new_memory(self._net, 1, chunks=0)
+        self.work = kernels.new_workspace(net)
+        self.memory = new_memory(net, 1, chunks=0)
 
 
 class CompiledNet:
