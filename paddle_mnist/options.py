@@ -6,6 +6,7 @@ YAML files and checkpoints have the options of all groups under flat names, whic
 """
 
 import dataclasses
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,6 +89,12 @@ class Options:
 
     # The heading of the fields in `--help`; "" for the arguments of `fit`, which are not a group.
     heading = "options"
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        parameters = inspect.signature(cls.__init__).parameters  # a subclass may have its own
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            require_known(kwargs, [*parameters][1:], cls.__name__)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for field, declared in _declared(type(self)):

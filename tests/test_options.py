@@ -15,7 +15,7 @@ from flat_options import CALLBACKS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paddle_mnist import Saving, StartFrom, TrainConfig, fit
+from paddle_mnist import EarlyStopping, Saving, StartFrom, TrainConfig, Watch, fit
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist import config
 from paddle_mnist.mnist.incremental import Incremental
@@ -303,9 +303,12 @@ def test_any_value_is_read_or_raises_in_a_line(value):
         (lambda: build_group(StartFrom, {"init_partial": True}), "init_partial is True without"),
         (lambda: StartFrom("run", partial=True), "partial is on without weights_only"),
         (lambda: StartFrom(""), r"^StartFrom\(path\) is ''; expected str of length >= 1"),
+        (lambda: Ovens(loafs=3), "^Ovens: unknown name 'loafs'; did you mean 'loaves'"),
+        (lambda: EarlyStopping(patient=3), "^EarlyStopping: unknown name 'patient'; did you mean"),
+        (lambda: Watch(colour=3), "^Watch: unknown name 'colour'; expected every$"),
     ],
 )
-def test_group_of_values_that_exclude_each_other_raises(build, message):
+def test_group_of_values_or_names_that_are_refused_raises(build, message):
     with pytest.raises(ConfigError, match=message):
         build()
 

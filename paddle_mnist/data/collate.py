@@ -1,6 +1,7 @@
 """Assemble the samples of a dataset into batches, and check them."""
 
 import contextlib
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,6 +119,7 @@ def _stack(samples: Sequence[Any]) -> Any:
     return batch if paddle.Tensor in types else as_supported(batch)
 
 
+@functools.cache
 def _kind(sample_type: type) -> type:
     """Return Mapping, Sequence, str, or np.ndarray for anything that becomes an array."""
     if issubclass(sample_type, Mapping):

@@ -47,14 +47,15 @@ class NewestMetrics(Writer):
 
 
 class ManyWriters(Writer):
-    """Passes every call to several writers, in order, with a copy that each may change."""
+    """Passes every call to several writers, in order, with copies: none can change the run."""
 
     def __init__(self, writers: Sequence[Writer]):
         self.writers = writers
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        state = copy.deepcopy(state)
         for writer in self.writers:
-            writer.write(copy.deepcopy(state), dict(values))
+            writer.write(state, dict(values))
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # closes all, even if one raises

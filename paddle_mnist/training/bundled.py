@@ -43,7 +43,7 @@ class EarlyStopping(Callback, Options):
     heading = "training"
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "EarlyStopping":
-        self = super().__new__(cls)
+        self: EarlyStopping = super().__new__(cls, *args, **kwargs)
         vars(self)["is_chosen"] = bool(args or kwargs)  # None is a choice, too
         return self
 

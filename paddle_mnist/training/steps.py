@@ -258,14 +258,13 @@ def check_task(
         both = "both are" if loss else "neither is"
         raise ConfigError(f"one of loss and step is expected, but {both} given")
     named = {f"metrics[{name!r}]": metric for name, metric in (metrics or {}).items()}
-    for name, value in {"loss": loss, **named}.items():
+    for name, value in {"loss": loss, "step": step, **named}.items():
         if isinstance(value, type) and issubclass(value, (nn.Layer, Metric)):
             kind = value.__name__
             raise ConfigError(f"{name} is the class {kind}; expected an instance, {kind}()")
-        if isinstance(value, str):
-            raise ConfigError(
-                f"{name} is {value!r}; expected a function of outputs and labels, not its name"
-            )
+        if not (value is None or callable(value) or isinstance(value, Metric)):
+            what = "the model and a batch" if name == "step" else "outputs and labels"
+            raise ConfigError(f"{name} is {value!r:.60}; expected a function of {what}")
     if step and metrics:
         raise ConfigError("metrics go with loss; a step returns its own metrics with its loss")
     if loss and reduction_of(loss) == "sum":

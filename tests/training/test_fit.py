@@ -154,12 +154,17 @@ REFUSED = {
     "loss: one a sample": ({"loss": lambda outputs, labels: outputs.sum(axis=1)}, "shape [8]"),
     "loss: a class": ({"loss": nn.CrossEntropyLoss}, "expected an instance, CrossEntropyLoss()"),
     "loss: a name": ({"loss": "mse"}, "loss is 'mse'; expected a function of outputs and labels"),
+    "loss: a number": ({"loss": 0.5}, "loss is 0.5; expected a function of outputs and labels"),
     "loss: several outputs": (
         {"model": TwoHeads},
         "the model's output is a tuple, and the labels are a Tensor; choose one output, as in",
     ),
     "loss: no gradient": ({"loss": lambda outputs, _: outputs.detach().mean()}, "gradient"),
     "step": ({**NO_LOSS, "step": lambda model, batch: {"acc": 1.0}}, "a dict of acc"),
+    "step: a name": (
+        {**NO_LOSS, "step": "train"},
+        "step is 'train'; expected a function of the model and a batch",
+    ),
     "metrics: a list": ({"metrics": [paddle.metric.Accuracy()]}, "metrics is a list"),
     "metrics: error": (
         {"metrics": {"own": metric_failing}},
