@@ -59,16 +59,19 @@ class SwitchOff(Callback):
 
 
 class RisingDecay(Callback):
-    """Sets the weight decay of each epoch: a regularizer replaces that of the optimizer."""
+    """Raises the weight decay each epoch: a regularizer replaces that of the optimizer."""
 
     def before_training(self, training):
         self.net = training.model
+        self.set(1e-5)  # in place before the first step, where fit looks at what to save
 
     def on_epoch_start(self, view):
-        decay = paddle.regularizer.L2Decay(1e-5 * (view.state.epoch + 1))
+        self.set(1e-5 * (view.state.epoch + 1))
+
+    def set(self, decay):
         for name, parameter in self.net.named_parameters():
             if name.endswith("weight"):
-                parameter.regularizer = decay
+                parameter.regularizer = paddle.regularizer.L2Decay(decay)
 
 
 class FreezeStatistics(Callback):

@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import Saving, fit
+from paddle_mnist import Saving, fit, load_model
 
 import paddle
 from paddle import nn
@@ -13,9 +13,12 @@ CENTER = paddle.to_tensor([1.0, -1.0])
 paddle.seed(0)
 real = CENTER + 0.1 * paddle.randn([512, 2])
 noise = paddle.randn([1000, 4])
-generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
 discriminator = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = paddle.optimizer.Adam(0.005, parameters=discriminator.parameters())
+
+
+def build():
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
 def judged(points, is_real):
@@ -33,16 +36,16 @@ def step(model, batch):
     return {"loss": judged(generated, 1.0)}
 
 
-def distance():
-    """Return how far the generated points are from the real ones, on average."""
+def distance(generator):
+    """Return how far the points of a generator are from the real ones, on average."""
     with paddle.no_grad():
         return (generator(noise) - CENTER).norm(axis=1).mean().item()
 
 
 if __name__ == "__main__":
-    untrained = distance()
-    fit(
-        generator,
+    untrained = distance(build())
+    result = fit(
+        build,
         paddle.io.TensorDataset([real]),
         step=step,
         optimizer=lambda parameters: paddle.optimizer.Adam(0.005, parameters=parameters),
@@ -51,4 +54,5 @@ if __name__ == "__main__":
         saving=Saving(every_steps=10),
         output=sys.argv[1] if len(sys.argv) > 1 else "work/output/gan",
     )
-    print(f"distance from the real points: untrained {untrained:.3f}, trained {distance():.3f}")
+    trained = distance(load_model(result.weights, build))
+    print(f"distance from the real points: untrained {untrained:.3f}, trained {trained:.3f}")

@@ -24,7 +24,8 @@ class Target(Callback):
 
     def write(self, state, values):
         if "target/reached" in values:
-            print("step", state.step, "reached", values["target/reached"])
+            count = values["target/reached"]
+            print(f"step {state.step}: epochs in a row that reached the target: {count}")
 
     def state_dict(self):
         return {"reached": self.reached}

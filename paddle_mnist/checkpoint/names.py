@@ -33,10 +33,9 @@ log = logging.getLogger("paddle_mnist")
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
 PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
 WEIGHTS_WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
-EXPECTED = (
-    f"expected {', '.join(WEIGHTS_WORDS)}, or a path: of a run, a checkpoint or a .pdparams; "
-    "infer, demo and DigitPredictor also take the folder of an exported model"
-)
+EXPECTED = f"expected {', '.join(WEIGHTS_WORDS)}, or the path of a run, a checkpoint or a .pdparams"
+TO_RESUME = f"expected {', '.join(CHECKPOINT_WORDS)}, or the path of a run or a checkpoint"
+TO_PREDICT = f"{EXPECTED}, or the folder of an exported model"
 # Suffixes of files without weights or of exported models; a file of weights may have any other.
 NO_WEIGHTS = {*DATA_SUFFIXES, ".onnx", ".pdiparams", ".pdmodel", ".json", ".yaml", ""} - {PARAMS}
 
@@ -133,12 +132,16 @@ def find_checkpoint(name: Name, run: RunDirectory) -> Checkpoint:
     Raises CheckpointError if there is none.
     """
     if str(name) in CHECKPOINT_WORDS:
-        return _latest_or_best(str(name), run)
+        return _latest_or_best(str(name), run, TO_RESUME)
     path = _path_of(_local(name), run)
-    return _latest_or_best("latest", RunDirectory(path)) if os.path.isdir(path) else _at(path)
+    if os.path.isdir(path):
+        return _latest_or_best("latest", RunDirectory(path), TO_RESUME)
+    return _at(path, TO_RESUME)
 
 
-def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> SavedWeights:
+def find_weights(
+    name: Optional[Name] = None, run: Optional[Name] = None, expected: str = EXPECTED
+) -> SavedWeights:
     """Return the weights that a name or a path stands for, for all code that reads weights.
 
     name: the path of a run directory, for the weights with which the run ended, or those of its
@@ -148,6 +151,7 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         the weights that come with the package. By default `run`.
     run: a run directory; for "latest" and "best", and without a name, by default the newest in
         work/output.
+    expected: what else the caller takes, for the error.
     Raises CheckpointError if there are none, or they are damaged; ConfigError if a run is given and
     a path that is not in it.
     """
@@ -159,25 +163,23 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         return packaged
     directory = None if run is None else RunDirectory(_local(run))
     if name is None:
-        return _final_weights(directory or _default_run())
+        return _final_weights(directory or _default_run(), expected)
     if str(name) in CHECKPOINT_WORDS:
-        return _of_checkpoint(_latest_or_best(str(name), directory or _default_run()))
+        return _of_checkpoint(_latest_or_best(str(name), directory or _default_run(), expected))
     path = _path_of(_local(name), directory)
     if directory and exists(path):
         _require_inside(directory, path)
     if os.path.isdir(path):
-        return _final_weights(RunDirectory(path))
+        return _final_weights(RunDirectory(path), expected)
     file = Path(path)
     if _is_of_exported(file):
         raise CheckpointError(
-            f"{path}: a file of an exported model, from which no weights are read; infer, demo and "
-            "DigitPredictor take the folder that export wrote; paddle.jit.load reads the files of "
-            "paddle.jit.save"
+            f"{path}: a file of an exported model, from which no weights are read; {expected}"
         )
     is_bare = file.suffix not in NO_WEIGHTS and not os.path.exists(_manifest_path(path))
     if is_bare and os.path.isfile(path):
         return _of_no_checkpoint(file, RunDirectory(file.parent))
-    return _of_checkpoint(_at(path))
+    return _of_checkpoint(_at(path, expected))
 
 
 def _local(name: Name) -> str:
@@ -247,23 +249,23 @@ def _require_inside(run: RunDirectory, name: str) -> None:
         )
 
 
-def _latest_or_best(word: str, run: RunDirectory) -> Checkpoint:
+def _latest_or_best(word: str, run: RunDirectory, expected: str) -> Checkpoint:
     store = run.checkpoints
     checkpoint = store.newest() if word == "latest" else store.best()
     if not checkpoint:
-        raise _nothing_at(str(run.path))
+        raise _nothing_at(str(run.path), expected)
     return checkpoint
 
 
-def _at(path: str) -> Checkpoint:
+def _at(path: str, expected: str) -> Checkpoint:
     """Return the checkpoint at a path, with any suffix or none."""
     manifest = _manifest_path(path)
     if not os.path.exists(manifest):
-        raise _nothing_at(path)
+        raise _nothing_at(path, expected)
     return read_manifest(manifest)
 
 
-def _final_weights(run: RunDirectory) -> SavedWeights:
+def _final_weights(run: RunDirectory, expected: str = EXPECTED) -> SavedWeights:
     """Return the weights with which a run ended, or its newest ones while it is unfinished.
 
     They are read from a checkpoint, whose checksum is known, or from the file of the final weights
@@ -284,7 +286,7 @@ def _final_weights(run: RunDirectory) -> SavedWeights:
             except CheckpointError as error:
                 log.warning("not used: %s", error)
     if not run.weights.exists():
-        raise _nothing_at(str(run.path))
+        raise _nothing_at(str(run.path), expected)
     return _of_no_checkpoint(run.weights, run)
 
 
@@ -343,7 +345,7 @@ def _manifest_path(name: str) -> Path:
     return Path(name).parent / f"{_stem(Path(name))}.json"
 
 
-def _nothing_at(name: str) -> CheckpointError:
+def _nothing_at(name: str, expected: str) -> CheckpointError:
     """Return the error for a path without weights; it suggests the nearest name with some."""
     path = Path(name)
     known = {word: word for word in WEIGHTS_WORDS}
@@ -353,7 +355,7 @@ def _nothing_at(name: str) -> CheckpointError:
         known[config.parent.name] = str(config.parent)
     near = [known[other] for other in difflib.get_close_matches(_stem(path), known, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near and Path(near[0]) != path else ""
-    return CheckpointError(f"{name}: {_why_nothing(path)}; {EXPECTED}{hint}")
+    return CheckpointError(f"{name}: {_why_nothing(path)}; {expected}{hint}")
 
 
 def _why_nothing(path: Path) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, find_weights
+from paddle_mnist.checkpoint.names import CHECKPOINT_WORDS, TO_PREDICT, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.predictor import InferenceFn, Predictor, check_counts, is_exported
 from paddle_mnist.mnist.export import (
@@ -147,7 +147,7 @@ def _open_net(
     """Return a net with weights, and where they come from. For the arguments: `DigitPredictor`."""
     if str(name) == "pretrained" and net is not None:
         raise ConfigError(f"the net {net} is given without its weights; expected its run: --run")
-    weights = find_weights(name, run)
+    weights = find_weights(name, run, TO_PREDICT)
     if name != "pretrained":
         log.info("weights: %s", weights.path)
     model = load_net(weights, net)

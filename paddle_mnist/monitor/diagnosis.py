@@ -35,7 +35,7 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        return f"step {self.step}, {self.place or 'the net'}: {self.message}"
+        return f"step {self.step}, {self.place}: {self.message}"
 
 
 class Diagnosis:

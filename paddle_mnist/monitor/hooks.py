@@ -69,9 +69,9 @@ def first_tensor(output: Any) -> Optional[paddle.Tensor]:
 
 
 def leaf_layers(model: nn.Layer) -> dict[str, nn.Layer]:
-    """Return the layers that contain no others, by name; of a single layer itself, as ""."""
+    """Return the layers that contain no others, by name; a single layer is itself "net"."""
     layers = {name: layer for name, layer in model.named_sublayers() if not layer.sublayers()}
-    return layers or {"": model}
+    return layers or {"net": model}
 
 
 def select_layers(model: nn.Layer, names: Iterable[str]) -> dict[str, nn.Layer]:

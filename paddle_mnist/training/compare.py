@@ -8,7 +8,7 @@ from typing import Any, Optional
 import paddle
 
 from paddle_mnist.checkpoint.manifest import Checkpoint, Manifest
-from paddle_mnist.errors import CheckpointError, ConfigError, listed, spelled
+from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed, spelled
 from paddle_mnist.options import Options, flat_values, flattened, require_known
 from paddle_mnist.training.arguments import (
     ARRAYS,
@@ -51,7 +51,7 @@ def check_override(training: Training) -> None:
     names = [*training.compared, *stored]
     groups = [name.partition(".")[0] for name in names]
     options = {*ENGINE_OPTIONS, *flat_values(training.arguments.groups)}
-    require_known(override, {*names, *groups, *options, *DERIVED}, "override")
+    require_known(override, dict.fromkeys([*options, *names, *groups, *DERIVED]), "override")
 
 
 def check_config_unchanged(
@@ -229,6 +229,11 @@ def _are_samples(names: Collection[str]) -> bool:
     return all(_is_of_data(name, SAMPLES, LABELS) or name.startswith(others) for name in names)
 
 
+def _is_optimizer_class(name: str) -> bool:
+    """Return whether a value is the class of an optimizer, or of one that it wraps."""
+    return name.startswith("optimizer.") and name.endswith(".class")
+
+
 def _remedies(
     changes: Sequence[tuple[str, Any, Any]], new_run: Sequence[str], has_other_steps: bool
 ) -> str:
@@ -253,6 +258,8 @@ def _remedies(
         for name, old, new in changes
     ):
         reason = ": a run keeps its parameters"  # no checkpoint would fit others
+    elif any(name == "optimizer" or _is_optimizer_class(name) for name in changed):
+        reason = f": a run keeps its optimizer, whose state is saved; {WEIGHTS_ALONE}"
     elif not are_permuted:
         groups = [name.partition(".")[0] for name in changed]
         shortest = [

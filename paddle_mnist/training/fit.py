@@ -308,9 +308,9 @@ def _train(training: Training) -> FitResult:
     if not training.resumed_from:
         if isinstance(training.arguments.model, nn.Layer):
             log.info(
-                "the model is an instance: its weights were initialized before fit seeded the "
-                "generators, so the same script may give other results; pass a function that "
-                "builds it, or call paddle.seed before building it"
+                "the model is an instance, built before fit seeded the generators: unless "
+                "paddle.seed came first, the same script gives other results each time; a function "
+                "that builds the model gives the same"
             )
         _warn_of_unknown_hooks(training.arguments.callbacks)
         if training.arguments.saving.rehearse:  # on a resume, the checkpoint lists extra state

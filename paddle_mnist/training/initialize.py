@@ -11,7 +11,7 @@ from pathlib import Path
 from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
-from paddle_mnist.checkpoint.names import SavedWeights, find_weights
+from paddle_mnist.checkpoint.names import EXPECTED, TO_RESUME, SavedWeights, find_weights
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.weights import load_into
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
@@ -46,7 +46,7 @@ def find_start(start: StartFrom) -> SavedWeights:
 
     Raises CheckpointError if it is missing or damaged.
     """
-    weights = find_weights(start.path)
+    weights = find_weights(start.path, expected=EXPECTED if start.weights_only else TO_RESUME)
     if start.weights_only:
         return weights
     if not weights.checkpoint:

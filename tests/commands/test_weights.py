@@ -243,7 +243,8 @@ def test_load_of_an_invalid_name_raises(place):
 
 
 JIT_FILES = ("", ".json", ".pdiparams")  # as Paddle 3 writes them
-OF_EXPORTED = "a file of an exported model, from which no weights are read; infer, demo and"
+OF_EXPORTED = "a file of an exported model, from which no weights are read; expected latest"
+NO_CHECKPOINT = ": No such file or directory; expected latest, best, or the path of a run or a"
 NOT_OF_IT = f"{RUN} does not belong to the run {OTHER}"
 REFUSED = [  # words, exit code, what the error says
     (["eval", RUN, "--run", OTHER], 2, NOT_OF_IT),
@@ -263,8 +264,11 @@ REFUSED = [  # words, exit code, what the error says
     (["export_model", RUN, "a", "--output", "b"], 2, "b are given; expected one"),
     (["train", "--resume", "pretrained"], 4, "pretrained: holds only weights"),
     (["train", "--incremental_from", "lone.pdparams"], 4, "holds only weights"),
+    (["train", "--resume", "no"], 4, NO_CHECKPOINT),
+    (["train", "--incremental_from", "no"], 4, f"error: no{NO_CHECKPOINT}"),
+    (["train", "--init_from", "no"], 4, "a run, a checkpoint or a .pdparams\n"),
     (["plot", "s3://bucket/run"], 4, "a URL; expected a path"),
-    (["infer", PICTURE, "--model", "no"], 4, "take the folder of an export"),
+    (["infer", PICTURE, "--model", "no"], 4, "or the folder of an exported model\n"),
     (["checkpoints", "list", "file:///mirror"], 4, "give its folder, or download it first"),
     *((["infer", PICTURE, "--model", f"jit/net{end}"], 4, OF_EXPORTED) for end in JIT_FILES),
     (["eval", "jit/net"], 4, OF_EXPORTED),

@@ -173,7 +173,8 @@ def test_watch_net_of_one_layer_is_named():
     net = paddle.nn.Linear(2, 2)
     with watch(net) as seen:
         net(paddle.full([3, 2], np.nan))
-    assert str(seen.findings[0]).startswith("step 1, the net: 6 of its outputs are NaN")
+    assert str(seen.findings[0]).startswith("step 1, net: 6 of its outputs are NaN")
+    assert seen.values["watch/net/nonfinite"] == 6
 
 
 def test_watch_healthy_net_or_equal_images_reports_nothing(model, images):

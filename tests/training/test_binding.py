@@ -263,7 +263,10 @@ def test_fit_override_moves_a_schedule_that_it_changes(tmp_path, build, override
     assert rates("run", 2, override=override)[5:] == pytest.approx(expected[5:])
 
 
-@pytest.mark.parametrize("what", ["number of samples", "batch size", "parameters"])
+KEPT_OPTIMIZER = "optimizer, whose state is saved; .* takes the weights alone"
+
+
+@pytest.mark.parametrize("what", ["number of samples", "batch size", "parameters", KEPT_OPTIMIZER])
 def test_fit_offers_only_what_a_resume_accepts(tmp_path, what):
     class Fewer(Points):
         def __len__(self):
@@ -273,6 +276,7 @@ def test_fit_offers_only_what_a_resume_accepts(tmp_path, what):
         "number of samples": {"train": Fewer()},
         "batch size": {"batch_size": 4},
         "parameters": {"model": lambda: nn.Linear(6, 3)},
+        KEPT_OPTIMIZER: {"optimizer": adamw(0.1, 0.9, -1.0, order=1)},
     }
     train(ROW, tmp_path)
     with pytest.raises(ConfigError, match=f"a run keeps its {what}$") as refusal:

@@ -9,7 +9,10 @@ import paddle.distributed as dist
 def exchange():
     dist.init_parallel_env()
     time.sleep(40 * dist.get_rank())
-    dist.all_reduce(paddle.ones([1]))
+    try:
+        dist.all_reduce(paddle.ones([1]))
+    except RuntimeError as error:
+        raise AssertionError from error
 
 
 if __name__ == "__main__":

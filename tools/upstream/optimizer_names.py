@@ -1,8 +1,5 @@
 """An optimizer takes the state of differently named parameters silently, and trains without it."""
 
-import contextlib
-import sys
-
 import paddle
 
 
@@ -15,6 +12,11 @@ def trained(steps):
     return optimizer
 
 
-with contextlib.suppress(Exception):  # a refusal
-    trained(0).set_state_dict(trained(1).state_dict())
-    sys.exit("not refused")
+new, state = trained(0), trained(1).state_dict()
+try:
+    new.set_state_dict(state)
+except Exception:
+    is_refused = True
+else:
+    is_refused = False
+assert is_refused

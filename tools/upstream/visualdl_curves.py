@@ -6,4 +6,7 @@ import numpy as np
 import visualdl
 
 with visualdl.LogWriter(tempfile.mkdtemp()) as writer:
-    writer.add_pr_curve("curve", np.array([0, 1]), np.array([0.2, 0.7]), 0)
+    try:
+        writer.add_pr_curve("curve", np.array([0, 1]), np.array([0.2, 0.7]), 0)
+    except AttributeError as error:
+        raise AssertionError from error
