@@ -10,7 +10,10 @@ from paddle_mnist.hidden_state.object_graph import ObjectPath, is_users
 from paddle_mnist.hidden_state.optimizer_state import Parameters
 from paddle_mnist.hidden_state.plain_data import ABSENT
 from paddle_mnist.hidden_state.snapshot import is_iterator
-from paddle_mnist.nn.layers import own_gradient_hooks
+from paddle_mnist.nn.layers import dense_gradient, own_gradient_hooks
+from paddle_mnist.system.arrays import is_tensor
+
+GRADIENT = "the gradient of"
 
 
 class ProcessState:
@@ -43,6 +46,21 @@ class ProcessState:
         if paddle.get_default_dtype() != self._dtype:
             names.append("paddle.get_default_dtype()")
         return names
+
+
+def may_have_gradient(value: Any) -> bool:
+    """Return whether a value is a parameter, or another tensor that a step may train."""
+    return is_tensor(value) and (hasattr(value, "trainable") or not value.stop_gradient)
+
+
+def gradients_of(parameters: Parameters) -> dict[ObjectPath, tuple[paddle.Tensor, paddle.Tensor]]:
+    """Return the gradients of parameters, those in full of embeddings, after the parameters."""
+    gradients = {name: (value, dense_gradient(value)) for name, value in parameters.items()}
+    return {
+        (("root", f"{GRADIENT} {name}"),): (value, gradient)
+        for name, (value, gradient) in gradients.items()
+        if gradient is not None
+    }
 
 
 def is_shown(path: ObjectPath, value: Any) -> bool:

@@ -115,7 +115,85 @@ def decimals():
     return {**values, "callbacks": [*values["callbacks"], step]}
 
 
+def gradients(first, every):
+    """From a step on, another net adds up gradients, and learns from them in some steps."""
+    other, done = seeded(lambda: nn.Linear(CLASSES, 1)), [0]
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            done[0] += 1
+            if done[0] >= first:
+                other(outputs.detach()).square().mean().backward()
+            if done[0] % every == 0:
+                optimizer.step()
+                optimizer.clear_grad()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
+
+    return base(step=step, loss=None)
+
+
+def gradients_of_epochs():
+    other = seeded(lambda: nn.Linear(CLASSES, 1))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    class Learns(Callback):
+        def after_epoch(self, view):
+            if view.state.epoch % 2 == 1:
+                optimizer.step()
+                optimizer.clear_grad()
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            other(outputs.detach()).square().mean().backward()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
+
+    return base(step=step, loss=None, callbacks=[Learns()])
+
+
+def critic(every, optimizer=paddle.optimizer.SGD):
+    """Returns a GAN in which the generator leaves gradients in a critic that clears them first."""
+    other, done = seeded(lambda: nn.Linear(CLASSES, 1)), [0]
+    its_optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            done[0] += 1
+            if done[0] % every == 0:
+                its_optimizer.clear_grad()
+                other(outputs.detach()).square().mean().backward()
+                its_optimizer.step()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).mean()}
+
+    values = base(step=step, loss=None)
+    return {**values, "optimizer": lambda parameters: optimizer(0.1, parameters=parameters)}
+
+
+class Clears(paddle.optimizer.SGD):
+    def clear_grad(self, set_to_zero=True):
+        super().clear_grad(set_to_zero)
+
+
+@pytest.mark.parametrize("optimizer", [paddle.optimizer.SGD, Clears])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_gradients_that_a_step_leaves_and_clears_are_no_warning(every, optimizer, tmp_path):
+    with silent():  # a resumed run, too, which does not rehearse
+        check_resumes(tmp_path, lambda: critic(every, optimizer), (5, 10))
+
+
 NAMED = {
+    "gradient that appears late": (
+        lambda: gradients(first=7, every=3),
+        "the gradient of step.other.weight",
+    ),
+    "gradients of many steps": (
+        lambda: gradients(first=1, every=9),
+        "the gradient of step.other.weight",
+    ),
+    "gradients of epochs": (gradients_of_epochs, "the gradient of step.other.weight"),
     "hook of a gradient": (
         lambda: changing(lambda net: net[0].weight.register_hook(lambda gradient: gradient * 0.1)),
         "a gradient hook of 0.weight",
