@@ -209,14 +209,17 @@ def child(value: Any, edge: Edge) -> Any:
     """Return the value to which an edge leads; ABSENT if there is none."""
     kind, key = edge
     try:
+        if kind == "item":
+            if type(value) in SEQUENCES:  # most are; this is called for each path in each step
+                return value[key]
+            if isinstance(value, dict):
+                return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
+            if isinstance(value, SEQUENCES):
+                return base_of(value).__getitem__(value, key)
         if kind == "part":
             return getattr(value, key)
         if kind == "variable":
             return _cell(value, key).cell_contents
-        if kind == "item" and isinstance(value, dict):
-            return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
-        if kind == "item" and isinstance(value, SEQUENCES):
-            return base_of(value).__getitem__(value, key)
         namespace, key = _namespace(value, edge)
         is_inherited = kind == "attribute" and key not in namespace and not isinstance(value, type)
         return getattr(value, key) if is_inherited else namespace[key]
