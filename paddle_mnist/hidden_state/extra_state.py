@@ -318,8 +318,18 @@ class ExtraState:
                 found = None  # to save a function does not save what it holds
             elif found is None and value is not ABSENT and self.is_plain(value):
                 is_put = any(may_be_put(known.places, part) for known in self._beginnings)
-                found = part if is_put else None
+                found = part if is_put and not self._is_new_weight(part) else None
         return found
+
+    def _is_new_weight(self, path: ObjectPath) -> bool:
+        """Return whether a tensor is a new one in the state_dict of a layer whose state is saved.
+
+        A restarted program does not have it yet, and so could not load the weights.
+        """
+        layer, edge = find(self.roots, path[:-1]), path[-1]
+        is_known = any(path in beginning.places for beginning in self._beginnings)
+        is_saved = path[0][1] in ("model", LOSS, "state") and is_registered(layer, edge)
+        return is_saved and not is_known and edge[1] in layer.state_dict(include_sublayers=False)
 
     def save_changed(
         self, changes: Iterable[ObjectPath], has_limit: bool = True

@@ -205,6 +205,10 @@ NAMED = {
         "model.0.forward_post_hooks[0]",
     ),
     "removed hook of a layer": (removed_hook, "model.0.forward_post_hooks[0]"),
+    "buffer of the model": (
+        lambda: changing(lambda net: net[0].register_buffer("late", paddle.ones([1]))),
+        "model.0.late",
+    ),
     "default dtype": (
         lambda: changing(lambda net: paddle.set_default_dtype("float64")),
         "paddle.get_default_dtype()",
