@@ -172,7 +172,7 @@ class ExtraState:
         )
         self._beginnings = [others, data_snapshot(self.data)]
         self._hold()
-        self._process = ProcessState(self.parameters)
+        self._process = ProcessState(self.parameters, optimizer)
 
     # ------------------------------------------------------------ what there is in the beginning
 
@@ -340,10 +340,6 @@ class ExtraState:
         optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, unsaved = self.changed(changes)
-        for path in self.saved:
-            value = find(self.roots, path)  # it may be a tensor of a layer again
-            if not (self.is_plain(value) or id(value) in self.known):
-                unsaved.append(path)
         for path, value in changed.items():
             if path in self.saved or identity(path) in self.left_out:
                 continue

@@ -1,5 +1,6 @@
 """What a callback changes in the midst of a run: it is saved, or a warning names it."""
 
+import dataclasses
 import json
 from datetime import datetime
 from decimal import Decimal
@@ -107,6 +108,16 @@ def removed_hook():
     return {**changing(lambda net: hook.remove()), "model": net}
 
 
+def parameter_removed():
+    made = []
+
+    def optimizer(parameters):
+        made.append(paddle.optimizer.Momentum(0.1, parameters=parameters))
+        return made[0]
+
+    return {**changing(lambda net: made[0]._parameter_list.pop()), "optimizer": optimizer}
+
+
 def decimals():
     kept = {}
     step = After(epoch=None)
@@ -209,6 +220,7 @@ NAMED = {
         lambda: changing(lambda net: net[0].register_buffer("late", paddle.ones([1]))),
         "model.0.late",
     ),
+    "parameters of the optimizer": (parameter_removed, "the list of the optimizer's parameters"),
     "default dtype": (
         lambda: changing(lambda net: paddle.set_default_dtype("float64")),
         "paddle.get_default_dtype()",
@@ -233,6 +245,27 @@ def test_change_that_cannot_be_saved_is_a_warning_at_the_first_checkpoint(what, 
         paddle.set_default_dtype("float32")
     (warning,) = [line for line in lines() if "checkpoints do not contain" in line]
     assert name in warning
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    value: float = 1.0
+
+
+def test_object_that_each_step_replaces_resumes_to_the_same_bits(tmp_path):
+    def build():
+        scales = [Scale()]
+
+        def step(model, batch):
+            loss = F.cross_entropy(model(batch[0]), batch[1]) * scales[0].value
+            if model.training:
+                scales[0] = Scale(scales[0].value * 1.1)
+            return {"loss": loss}
+
+        return base(step=step, loss=None)
+
+    with silent():
+        check_resumes(tmp_path, build, (5, 10))
 
 
 def test_clock_and_progress_bar_of_a_callback_are_no_warning(tmp_path, lines):
