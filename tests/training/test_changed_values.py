@@ -73,7 +73,23 @@ def regularized():
     return {**values, "model": build}
 
 
+def scaled_by_parameter():
+    """The step reads an attribute of the program's own of a parameter."""
+
+    def build():
+        net = perceptron()
+        net[0].weight.scale = 1.0
+        return net
+
+    def step(model, batch):
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * model[0].weight.scale}
+
+    values = changing(lambda net: setattr(net[0].weight, "scale", 0.3), step=step, loss=None)
+    return {**values, "model": build}
+
+
 SAVED = {
+    "attribute of a parameter": scaled_by_parameter,
     "momentum of BatchNorm": lambda: changing(lambda net: setattr(net[1], "_momentum", 0.3)),
     "statistics frozen": lambda: changing(lambda net: setattr(net[1], "_use_global_stats", True)),
     "factor of the rate": lambda: changing(
@@ -216,6 +232,10 @@ NAMED = {
         "model.0.forward_post_hooks[0]",
     ),
     "removed hook of a layer": (removed_hook, "model.0.forward_post_hooks[0]"),
+    "new attribute of a parameter": (
+        lambda: changing(lambda net: setattr(net[0].weight, "scale", 0.3)),
+        "model.0.weight.scale",
+    ),
     "buffer of the model": (
         lambda: changing(lambda net: net[0].register_buffer("late", paddle.ones([1]))),
         "model.0.late",
