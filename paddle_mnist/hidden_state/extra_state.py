@@ -55,6 +55,7 @@ from paddle_mnist.hidden_state.object_paths import (
 )
 from paddle_mnist.hidden_state.optimizer_state import (
     Parameters,
+    cleared_parameters,
     optimizer_contents,
     optimizer_parameters,
     require_trained,
@@ -69,9 +70,16 @@ from paddle_mnist.hidden_state.plain_data import (
 )
 from paddle_mnist.hidden_state.snapshot import ARRAYS, Snapshot, data_snapshot
 from paddle_mnist.hidden_state.stateful import require_plain, set_state, state_of
-from paddle_mnist.hidden_state.unsaved import ProcessState, is_made_by_paddle, is_shown
+from paddle_mnist.hidden_state.unsaved import (
+    GRADIENT,
+    ProcessState,
+    gradients_of,
+    is_made_by_paddle,
+    is_shown,
+    may_have_gradient,
+)
 from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
-from paddle_mnist.system.arrays import is_tensor
+from paddle_mnist.system.arrays import is_tensor, shared_array
 
 log = logging.getLogger("paddle_mnist")
 
@@ -164,7 +172,7 @@ class ExtraState:
         )
         self._beginnings = [others, data_snapshot(self.data)]
         self._hold()
-        self._process = ProcessState(self.parameters)
+        self._process = ProcessState(self.parameters, optimizer)
 
     # ------------------------------------------------------------ what there is in the beginning
 
@@ -178,6 +186,13 @@ class ExtraState:
         objects = [p.value for p in places if is_record_class(type(p.value), self.held)]
         # These change in place, and are no values themselves; the beginning keeps them alive.
         self._kept_objects = self.known | set(map(id, objects))
+        cleared = set(map(id, cleared_parameters(self.optimizer)))
+        learning = {id(p.value): p for p in reversed(places) if may_have_gradient(p.value)}
+        self._uncleared = {
+            describe_path(place.path): place.value
+            for key, place in learning.items()
+            if key not in cleared
+        }
 
     def _optimized_elsewhere(self) -> dict[ObjectPath, paddle.Tensor]:
         """Return the parameters of the optimizer that neither the model nor the loss has."""
@@ -303,8 +318,18 @@ class ExtraState:
                 found = None  # to save a function does not save what it holds
             elif found is None and value is not ABSENT and self.is_plain(value):
                 is_put = any(may_be_put(known.places, part) for known in self._beginnings)
-                found = part if is_put else None
+                found = part if is_put and not self._is_new_weight(part) else None
         return found
+
+    def _is_new_weight(self, path: ObjectPath) -> bool:
+        """Return whether a tensor is a new one in the state_dict of a layer whose state is saved.
+
+        A restarted program does not have it yet, and so could not load the weights.
+        """
+        layer, edge = find(self.roots, path[:-1]), path[-1]
+        is_known = any(path in beginning.places for beginning in self._beginnings)
+        is_saved = path[0][1] in ("model", LOSS, "state") and is_registered(layer, edge)
+        return is_saved and not is_known and edge[1] in layer.state_dict(include_sublayers=False)
 
     def save_changed(
         self, changes: Iterable[ObjectPath], has_limit: bool = True
@@ -315,10 +340,6 @@ class ExtraState:
         optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, unsaved = self.changed(changes)
-        for path in self.saved:
-            value = find(self.roots, path)  # it may be a tensor of a layer again
-            if not (self.is_plain(value) or id(value) in self.known):
-                unsaved.append(path)
         for path, value in changed.items():
             if path in self.saved or identity(path) in self.left_out:
                 continue
@@ -326,12 +347,25 @@ class ExtraState:
                 unsaved.append(path)
             else:
                 self.saved[path] = None
-        return unsaved + [(("root", name),) for name in self._process.changes()]
+        unsaved += [(("root", name),) for name in self._process.changes()]
+        return [*unsaved, *self.gradients()]
+
+    def gradients(self) -> list[ObjectPath]:
+        """Return the gradients that were left, and that the next step does not clear."""
+        gradients = gradients_of(self._uncleared).items()
+        # Cleared ones are zeros. Paddle's own `any` takes no float16 and no bfloat16.
+        return [path for path, (_, gradient) in gradients if shared_array(gradient).any()]
+
+    def gradient_digests(self) -> dict[str, str]:
+        """Return the SHA-256 of parameters with their gradients, also cleared ones."""
+        gradients = gradients_of(self._uncleared).items()
+        return {identity(path): digest_of(values) for path, values in gradients}
 
     def log_unsaved(self, paths: Iterable[ObjectPath]) -> None:
         """Warn once of changes that cannot be saved; only log those without effect."""
         acting: list[str] = []
         inert: list[str] = []
+        gradients: list[str] = []
         for path in paths:
             name, value = identity(path), find(self.roots, path)
             if name in self.logged or name in self.left_out or is_made_by_paddle(path, value):
@@ -340,13 +374,21 @@ class ExtraState:
             # Samples depend on nothing else in data, since the first ones were read twice.
             is_of_data = path[0][1] in DATA_ROOTS and not (callable(value) or self.is_plain(value))
             is_inert = is_of_data or is_shown(path, value)
-            (inert if is_inert else acting).append(describe_path(path))
+            is_gradient = path[0][1].startswith(GRADIENT)
+            names = gradients if is_gradient else inert if is_inert else acting
+            names.append(describe_path(path))
         if acting:
             log.warning(
                 "%s has changed, and checkpoints do not contain it, so a resumed run may end with "
                 "other bits; create layers and optimizers before the first step, and change only "
                 "numbers, strings, arrays or tensors after it; or pass state={...} to fit",
                 listed(acting),
+            )
+        if gradients:
+            log.warning(
+                "%s was left, and checkpoints do not contain it, so a resumed run may end with "
+                "other bits, unless clear_grad() is called before it is used",
+                listed(gradients),
             )
         if inert:
             log.info("changed, and not saved: %s", listed(inert))
@@ -396,7 +438,7 @@ class ExtraState:
     def packed(self) -> dict[str, Any]:
         """Return the state in a form that `paddle.save` can write; {} if there is no state."""
         state, self.is_later = self.contents(), False
-        has_any = state.named or state.optimizers or state.values
+        has_any = state.named or state.optimizers or state.values or state.left
         if not has_any and state.frozen == self._was_frozen:
             return {}
         values = [[self._packed_path(path), value] for path, value in state.values.items()]

@@ -62,8 +62,8 @@ PARTS: dict[type, tuple[str, ...]] = {
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
 # Attributes that Paddle's layers set when they are called, some by the device.
 OF_CALLS = ("_use_cudnn", "could_use_cudnn", "_op_type", "_device")
-# Attributes of parameters that an optimizer reads.
-OF_PARAMETERS = ("optimize_attr", "regularizer", "need_clip")
+# Attributes of parameters that are no part of the state: nothing reads them in training.
+_OF_PARAMETERS = ("do_model_average", "is_distributed", "_init_func", "_init_op_creator")
 # Parts of Paddle whose objects may hold the user's objects, or count.
 _ENTERED = tuple(
     f"paddle.{part}"
@@ -94,9 +94,8 @@ def links(value: Any) -> Iterator[Link]:
     if isinstance(value, enum.Enum):
         yield ("part", "__class__"), type(value)
         return
-    if is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`
-        own = getattr(value, "__dict__", {})
-        yield from ((("attribute", name), own[name]) for name in OF_PARAMETERS if name in own)
+    if is_tensor(value):
+        yield from own_links(value)
         return
     if is_leaf(value):
         return
@@ -131,6 +130,9 @@ def own_links(value: Any) -> Iterator[Link]:
     elif isinstance(value, type):
         if is_users(value.__module__) and not issubclass(value, enum.Enum):
             yield from _links_of_class(value)
+    elif is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`, or a step
+        own = getattr(value, "__dict__", {})
+        yield from _attributes({k: v for k, v in own.items() if k not in _OF_PARAMETERS})
     elif isinstance(value, nn.Layer):
         kept = _internals(nn.Layer) - {"training"}
         yield from _attributes({k: v for k, v in vars(value).items() if k not in kept})
@@ -209,14 +211,17 @@ def child(value: Any, edge: Edge) -> Any:
     """Return the value to which an edge leads; ABSENT if there is none."""
     kind, key = edge
     try:
+        if kind == "item":
+            if type(value) in SEQUENCES:  # most are; this is called for each path in each step
+                return value[key]
+            if isinstance(value, dict):
+                return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
+            if isinstance(value, SEQUENCES):
+                return base_of(value).__getitem__(value, key)
         if kind == "part":
             return getattr(value, key)
         if kind == "variable":
             return _cell(value, key).cell_contents
-        if kind == "item" and isinstance(value, dict):
-            return dict.get(value, key, ABSENT)  # not by its `__getitem__`, which may change it
-        if kind == "item" and isinstance(value, SEQUENCES):
-            return base_of(value).__getitem__(value, key)
         namespace, key = _namespace(value, edge)
         is_inherited = kind == "attribute" and key not in namespace and not isinstance(value, type)
         return getattr(value, key) if is_inherited else namespace[key]

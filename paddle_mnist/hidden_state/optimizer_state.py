@@ -8,6 +8,7 @@ from paddle import nn
 from paddle.utils import unique_name
 
 from paddle_mnist.errors import WEIGHTS_ALONE, CheckpointError, ConfigError, listed
+from paddle_mnist.hidden_state.object_graph import is_users
 from paddle_mnist.hidden_state.snapshot import Snapshot
 from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
 from paddle_mnist.nn.state_dict import require_match, without_name_table
@@ -26,6 +27,15 @@ def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.T
         for group in groups
         for parameter in (group["params"] if isinstance(group, dict) else [group])
     ]
+
+
+def cleared_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:
+    """Return the parameters whose gradients the optimizer of a run clears as a step begins.
+
+    A user's own class may clear them in some steps only.
+    """
+    is_paddles = not is_users(type(optimizer).clear_grad.__module__)
+    return optimizer_parameters(optimizer) if is_paddles else []
 
 
 def own_parameters(optimizer: paddle.optimizer.Optimizer, parameters: Parameters) -> Parameters:

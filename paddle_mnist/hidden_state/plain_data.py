@@ -9,6 +9,7 @@ import array
 import collections
 import copy
 import enum
+import functools
 import hashlib
 import json
 import random
@@ -64,8 +65,13 @@ def is_of_objects(value: Any) -> bool:
 
 def base_of(value: Any) -> Any:
     """Return the built-in class of a container, whose methods run no code of a subclass."""
-    kind = type(value)
-    return kind if kind in _BASES else next((b for b in _BASES if issubclass(kind, b)), kind)
+    kind: type = type(value)
+    return _base_of_class(kind)
+
+
+@functools.cache  # called for each item of the user's containers in each step
+def _base_of_class(kind: type) -> type:
+    return next((base for base in _BASES if issubclass(kind, base)), kind)
 
 
 def items_of(value: Any) -> list[Any]:

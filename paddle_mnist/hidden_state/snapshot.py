@@ -25,14 +25,14 @@ import operator
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
 from paddle import nn
 
 from paddle_mnist.hidden_state import object_graph
-from paddle_mnist.hidden_state.object_graph import ObjectPath, child, describe_path
+from paddle_mnist.hidden_state.object_graph import Edge, ObjectPath, child, describe_path
 from paddle_mnist.hidden_state.object_paths import Place, find, walk
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
@@ -72,11 +72,16 @@ class _Unexamined:
     """A value of which nothing is kept; the base class of all that is kept.
 
     place: of the value. is_frozen: whether the value is a tensor with stop_gradient=True.
+    attributes: of an object or a tensor, by edge; None for an object that was found before.
     """
 
     def __init__(self, place: Place):
         self.place, self.value = place, place.value
         self.is_frozen = is_tensor(place.value) and place.value.stop_gradient
+        self.attributes: Optional[dict[Edge, Any]] = None
+        # The tensors of the model are aliases: their values are saved separately.
+        if is_tensor(place.value) or not place.is_alias:
+            self.attributes = dict(object_graph.own_links(place.value))
 
     def differs(self, now: Any) -> bool:
         """Return whether the value that is at the same path now is another one."""
@@ -89,6 +94,13 @@ class _Unexamined:
 
     def restore(self) -> None:
         """Give the value its former contents, as far as they are kept."""
+        if self.attributes is None:
+            return
+        present = dict(object_graph.own_links(self.value))
+        for edge in {**self.attributes, **present}:
+            before = self.attributes.get(edge, ABSENT)
+            if child(self.value, edge) is not before:
+                object_graph.assign(self.value, edge, before)
 
 
 class _Alias(_Unexamined):
@@ -123,6 +135,7 @@ class _Copy(_Unexamined):
         return not _has_bytes(now) or not equal(_data(now), self.copy)
 
     def restore(self) -> None:
+        super().restore()
         value, copy = self.value, self.copy
         if isinstance(value, GENERATORS):
             set_generator_state(value, copy)
@@ -131,7 +144,7 @@ class _Copy(_Unexamined):
 
 
 class _Contents(_Unexamined):
-    """attributes: of an object, by edge. containers: those that it consists of, with copies.
+    """containers: those that the object consists of, with copies.
 
     snapshot: the `id` of all values in the snapshot.
     """
@@ -139,7 +152,6 @@ class _Contents(_Unexamined):
     def __init__(self, place: Place, snapshot: Collection[int]):
         super().__init__(place)
         value, self.snapshot = place.value, snapshot
-        self.attributes = dict(object_graph.own_links(value))
         containers = []
         if isinstance(value, (dict, list, collections.deque, np.ndarray)):
             containers = [value]
@@ -168,11 +180,7 @@ class _Contents(_Unexamined):
             return True
 
     def restore(self) -> None:
-        present = dict(object_graph.own_links(self.value))
-        for edge in {**self.attributes, **present}:
-            before = self.attributes.get(edge, ABSENT)
-            if child(self.value, edge) is not before:
-                object_graph.assign(self.value, edge, before)
+        super().restore()
         for container, copy in self.containers:
             if isinstance(container, np.ndarray):
                 container[...] = copy

@@ -7,20 +7,24 @@ from typing import Any
 import paddle
 
 from paddle_mnist.hidden_state.object_graph import ObjectPath, is_users
-from paddle_mnist.hidden_state.optimizer_state import Parameters
+from paddle_mnist.hidden_state.optimizer_state import Parameters, optimizer_parameters
 from paddle_mnist.hidden_state.plain_data import ABSENT
 from paddle_mnist.hidden_state.snapshot import is_iterator
-from paddle_mnist.nn.layers import own_gradient_hooks
+from paddle_mnist.nn.layers import dense_gradient, own_gradient_hooks
+from paddle_mnist.system.arrays import is_tensor
+
+GRADIENT = "the gradient of"
 
 
 class ProcessState:
-    """What no object holds: hooks of gradients, and the default dtype.
+    """What no object holds as a value: hooks of gradients, the default dtype, what is optimized.
 
     parameters: those that may have hooks, by name. Changes are compared with the present state.
     """
 
-    def __init__(self, parameters: Parameters):
-        self._parameters = parameters
+    def __init__(self, parameters: Parameters, optimizer: paddle.optimizer.Optimizer):
+        self._parameters, self._optimizer = parameters, optimizer
+        self._optimized = optimizer_parameters(optimizer)
         self._dtype = paddle.get_default_dtype()
         self._next_hooks: dict[str, int] = {}  # the numbers of the next ones, by parameter
         self.changes()
@@ -42,7 +46,25 @@ class ProcessState:
                 self._next_hooks[name] = number + 1
         if paddle.get_default_dtype() != self._dtype:
             names.append("paddle.get_default_dtype()")
+        optimized = optimizer_parameters(self._optimizer)
+        if [*map(id, optimized)] != [*map(id, self._optimized)]:
+            names.append("the list of the optimizer's parameters")
         return names
+
+
+def may_have_gradient(value: Any) -> bool:
+    """Return whether a value is a parameter, or another tensor that a step may train."""
+    return is_tensor(value) and (hasattr(value, "trainable") or not value.stop_gradient)
+
+
+def gradients_of(parameters: Parameters) -> dict[ObjectPath, tuple[paddle.Tensor, paddle.Tensor]]:
+    """Return the gradients of parameters, those in full of embeddings, after the parameters."""
+    gradients = {name: (value, dense_gradient(value)) for name, value in parameters.items()}
+    return {
+        (("root", f"{GRADIENT} {name}"),): (value, gradient)
+        for name, (value, gradient) in gradients.items()
+        if gradient is not None
+    }
 
 
 def is_shown(path: ObjectPath, value: Any) -> bool:

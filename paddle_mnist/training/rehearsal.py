@@ -4,10 +4,10 @@ A list of what a training may hide never ends, so the rehearsal compares results
 
 1. Copy the initial state: the weights, and every value that objects hold. Train one step, and two
    more if it has changed anything besides the weights and the optimizer: some state first changes
-   in the second step, and an odd number shows a switch that two steps turn back. Train a fourth
-   step if the third has used and cleared gradients that were left in other nets.
+   in the second step, and an odd number shows a switch that two steps turn back. Train others, up
+   to six, until gradients that steps leave in other nets are there, as far as some steps use them.
 2. Make a checkpoint in memory. It holds the changed values, as far as they can be saved.
-3. Train on: one step after one, three after three or four. End the epoch, and keep the outcome:
+3. Train on: one step after one, else three. End the epoch, and keep the outcome:
    losses, metrics, digests of the weights and of other state. Of the three, some train new batches,
    on which a maximum acts, and one the first batch again, on which values kept for a sample act.
 4. Restore the initial state, which a restarted program has, load the checkpoint with the code of a
@@ -22,7 +22,7 @@ import logging
 import os
 import tempfile
 from collections import UserDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Optional, cast
@@ -34,27 +34,33 @@ from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.hidden_state.extra_state import LARGE_VALUE
 from paddle_mnist.hidden_state.object_graph import ObjectPath, describe_path, identity
-from paddle_mnist.hidden_state.object_paths import find, walk
-from paddle_mnist.hidden_state.optimizer_state import optimizer_parameters
+from paddle_mnist.hidden_state.object_paths import find
 from paddle_mnist.hidden_state.plain_data import ABSENT, nbytes
 from paddle_mnist.hidden_state.snapshot import data_snapshot
-from paddle_mnist.system.arrays import is_tensor
+from paddle_mnist.hidden_state.unsaved import GRADIENT
 from paddle_mnist.system.files import writing
 from paddle_mnist.training.callbacks import Training, rehearsing
 from paddle_mnist.training.initial_state import InitialState, restored
 from paddle_mnist.training.parts import shards_per_step
 from paddle_mnist.training.resume import load_training
 from paddle_mnist.training.sample_check import check_samples
-from paddle_mnist.training.trial_steps import AVERAGE, STEPS, WEIGHTS, Outcome, train_trial
+from paddle_mnist.training.trial_steps import (
+    AVERAGE,
+    GRADIENTS,
+    STEPS,
+    WEIGHTS,
+    Outcome,
+    train_trial,
+)
 
 log = logging.getLogger("paddle_mnist")
 
+MOST_STEPS = 6  # before the checkpoint
 MOST_IN_MEMORY = 32 * 2**20  # bytes of each file of a checkpoint
 REMEDY = (
     'give fit state={"name": object}, with an object that holds it and has state_dict and '
     "set_state_dict"
 )
-GRADIENT = "the gradient of"
 CLEAR = "call clear_grad() before the backward pass that adds to it"
 
 
@@ -105,12 +111,14 @@ class _Rehearsal:
     initial: the state of the run, which the caller restores in the end. opened: closes the files of
         the checkpoint.
     lost: (attribute) what has changed and no checkpoint holds: descriptions by `identity`.
+    growing: (attribute) the gradients that steps add up, by `identity`.
     """
 
     def __init__(self, training: Training, initial: InitialState, opened: contextlib.ExitStack):
         self.training, self.extra, self.world = training, training.extra, training.world
         self.initial, self.opened = initial, opened
         self.lost: dict[str, str] = {}
+        self.growing: set[str] = set()
 
     def run(self) -> None:
         """Rehearse, as the module says. Raises ConfigError."""
@@ -126,16 +134,21 @@ class _Rehearsal:
         self._save_changes()
         start = count = 1
         if any(self.world.all_gather_objects(self._has_hidden_state())):
-            train_trial(self.training, 1, 2, ends_epoch=False)
+            # Those that are added up over some steps come and go.
+            gradients = {*self.extra.gradients()}
+            train_trial(self.training, 1, 1, ends_epoch=False)
+            gradients |= {*self.extra.gradients()}
+            train_trial(self.training, 2, 1, ends_epoch=False)
             self._save_changes()
             start = count = 3
-        # One that is added up over three steps is gone after the third, but not after the fourth.
-        if any(self.world.all_gather_objects(self._has_cleared_gradients())):
-            train_trial(self.training, 3, 1, ends_epoch=False)
-            self._save_changes()
-            start = 4
+            while start < MOST_STEPS and self._lacks(gradients):
+                train_trial(self.training, start, 1, ends_epoch=False)
+                self._save_changes()
+                start += 1
         self._leave_out_what_differs()
         large, checkpoint = self._large_values(), self._checkpoint()
+        present = {*map(identity, self.extra.gradients())}
+        self._forget({n for n, text in self.lost.items() if text.startswith(GRADIENT)} - present)
         trip = _Trip(checkpoint, start, count, train_trial(self.training, start, count))
         lost_before = {*self.lost}
         self._save_changes(has_limit=True)
@@ -150,8 +163,9 @@ class _Rehearsal:
         if differs:
             self._refuse()
         self.extra.saved = saved
-        for name in late:  # checkpoints of the run warn of them
-            self.lost.pop(name, None)
+        self._forget(late | self.growing)
+        # A resumed run does not rehearse, and must not warn of those that each step clears either.
+        self.extra.left_out |= {n for n, text in self.lost.items() if text.startswith(GRADIENT)}
         for path in large:
             self._leave_out(path, describe_path(path))
         self._log()
@@ -164,29 +178,21 @@ class _Rehearsal:
         has_limit: whether to leave out new values that are large.
         """
         self._save(self.initial.changes(), has_limit)
-        for name in self._gradients():
-            self.lost.setdefault(name, name)
-
-    def _gradients(self) -> Iterator[str]:
-        """Yield the names of the gradients that steps have left, unless each step clears them."""
-        cleared = {id(parameter) for parameter in optimizer_parameters(self.training.optimizer)}
-        for place in walk(self.extra.others):
-            value = place.value
-            is_parameter = is_tensor(value) and hasattr(value, "trainable") and not place.is_alias
-            gradient = value.grad if is_parameter and id(value) not in cleared else None
-            if gradient is not None and not gradient.is_selected_rows() and gradient.any():
-                yield f"{GRADIENT} {describe_path(place.path)}"
-
-    def _has_cleared_gradients(self) -> bool:
-        """Return whether a gradient that a step has left is gone now."""
-        left = {name for name in self.lost if name.startswith(GRADIENT)}
-        return bool(left and left.difference(self._gradients()))
 
     def _save(self, changes: Sequence[ObjectPath], has_limit: bool = False) -> None:
         for path in self.extra.save_changed(changes, has_limit):
             value = find(self.extra.roots, path)
             kind = "" if value is ABSENT else f" ({type(value).__name__})"
             self.lost.setdefault(identity(path), describe_path(path) + kind)
+
+    def _lacks(self, gradients: Collection[ObjectPath]) -> bool:
+        """Return whether any of the gradients that steps had left is gone now, in any process."""
+        gone = {*gradients} - {*self.extra.gradients()}
+        return any(self.world.all_gather_objects(bool(gone)))
+
+    def _forget(self, names: Collection[str]) -> None:
+        """Have the checkpoints of the run warn of what is lost. names: by `identity`."""
+        self.lost = {name: text for name, text in self.lost.items() if name not in names}
 
     def _leave_out(self, path: ObjectPath, text: str) -> None:
         """Leave a value out of all checkpoints. text: its description."""
@@ -258,6 +264,7 @@ class _Rehearsal:
         # What differs each time, such as the time of day, cannot be compared.
         unstable = {n for n in {*first, *second} if first.get(n) != second.get(n)}
         if unstable.intersection((STEPS, WEIGHTS, AVERAGE)):
+            self.growing = set()
             self._refuse_what_cannot_be_repeated()
             return False
         return first.keys() != unstable
@@ -267,7 +274,10 @@ class _Rehearsal:
         resumed, expected = self._resumed(trip, left_out), trip.uninterrupted
         # Saved values may belong to the process, such as its memory; only their effects count.
         values = map(describe_path, {*self.extra.saved, *left_out})
-        names = {*expected, *resumed}.difference(values)
+        before, after = (outcome.get(GRADIENTS, {}) for outcome in (expected, resumed))
+        lost = [name for name, text in self.lost.items() if text.startswith(GRADIENT)]
+        self.growing = {name for name in lost if before.get(name, "") != after.get(name)}
+        names = {*expected, *resumed}.difference(values, [GRADIENTS])
         different = {n: resumed.get(n) for n in names if resumed.get(n) != expected.get(n)}
         everywhere = self.world.all_gather_objects(different)
         return {name: value for outcome in reversed(everywhere) for name, value in outcome.items()}

@@ -18,7 +18,7 @@ MOST_BATCHES = 5  # after these, the first one comes again
 
 # What steps have computed, by name: what a witness compares, metrics, and digests of all state.
 Outcome = dict[str, Any]
-STEPS, WEIGHTS, AVERAGE = "steps", "weights", "average"
+STEPS, WEIGHTS, AVERAGE, GRADIENTS = "steps", "weights", "average", "gradients"
 
 
 def train_trial(training: Training, start: int, count: int, ends_epoch: bool = True) -> Outcome:
@@ -47,6 +47,8 @@ def train_trial(training: Training, start: int, count: int, ends_epoch: bool = T
     )
     try:
         loop.train_epoch(_FirstBatches(training.loader, end=start + count), 0, start)
+        if ends_epoch:  # at its end, they may be used
+            outcome[GRADIENTS] = training.extra.gradient_digests()
         if ends_epoch and (left or schedule.every == "step"):
             loop.end_epoch()
     except DivergedError as error:  # not an error here: the run itself may not diverge

@@ -1,5 +1,6 @@
 """What a callback changes in the midst of a run: it is saved, or a warning names it."""
 
+import dataclasses
 import json
 from datetime import datetime
 from decimal import Decimal
@@ -72,7 +73,23 @@ def regularized():
     return {**values, "model": build}
 
 
+def scaled_by_parameter():
+    """The step reads an attribute of the program's own of a parameter."""
+
+    def build():
+        net = perceptron()
+        net[0].weight.scale = 1.0
+        return net
+
+    def step(model, batch):
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * model[0].weight.scale}
+
+    values = changing(lambda net: setattr(net[0].weight, "scale", 0.3), step=step, loss=None)
+    return {**values, "model": build}
+
+
 SAVED = {
+    "attribute of a parameter": scaled_by_parameter,
     "momentum of BatchNorm": lambda: changing(lambda net: setattr(net[1], "_momentum", 0.3)),
     "statistics frozen": lambda: changing(lambda net: setattr(net[1], "_use_global_stats", True)),
     "factor of the rate": lambda: changing(
@@ -107,6 +124,16 @@ def removed_hook():
     return {**changing(lambda net: hook.remove()), "model": net}
 
 
+def parameter_removed():
+    made = []
+
+    def optimizer(parameters):
+        made.append(paddle.optimizer.Momentum(0.1, parameters=parameters))
+        return made[0]
+
+    return {**changing(lambda net: made[0]._parameter_list.pop()), "optimizer": optimizer}
+
+
 def decimals():
     kept = {}
     step = After(epoch=None)
@@ -115,7 +142,85 @@ def decimals():
     return {**values, "callbacks": [*values["callbacks"], step]}
 
 
+def gradients(first, every):
+    """From a step on, another net adds up gradients, and learns from them in some steps."""
+    other, done = seeded(lambda: nn.Linear(CLASSES, 1)), [0]
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            done[0] += 1
+            if done[0] >= first:
+                other(outputs.detach()).square().mean().backward()
+            if done[0] % every == 0:
+                optimizer.step()
+                optimizer.clear_grad()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
+
+    return base(step=step, loss=None)
+
+
+def gradients_of_epochs():
+    other = seeded(lambda: nn.Linear(CLASSES, 1))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    class Learns(Callback):
+        def after_epoch(self, view):
+            if view.state.epoch % 2 == 1:
+                optimizer.step()
+                optimizer.clear_grad()
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            other(outputs.detach()).square().mean().backward()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
+
+    return base(step=step, loss=None, callbacks=[Learns()])
+
+
+def critic(every, optimizer=paddle.optimizer.SGD):
+    """Returns a GAN in which the generator leaves gradients in a critic that clears them first."""
+    other, done = seeded(lambda: nn.Linear(CLASSES, 1)), [0]
+    its_optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            done[0] += 1
+            if done[0] % every == 0:
+                its_optimizer.clear_grad()
+                other(outputs.detach()).square().mean().backward()
+                its_optimizer.step()
+        return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).mean()}
+
+    values = base(step=step, loss=None)
+    return {**values, "optimizer": lambda parameters: optimizer(0.1, parameters=parameters)}
+
+
+class Clears(paddle.optimizer.SGD):
+    def clear_grad(self, set_to_zero=True):
+        super().clear_grad(set_to_zero)
+
+
+@pytest.mark.parametrize("optimizer", [paddle.optimizer.SGD, Clears])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_gradients_that_a_step_leaves_and_clears_are_no_warning(every, optimizer, tmp_path):
+    with silent():  # a resumed run, too, which does not rehearse
+        check_resumes(tmp_path, lambda: critic(every, optimizer), (5, 10))
+
+
 NAMED = {
+    "gradient that appears late": (
+        lambda: gradients(first=7, every=3),
+        "the gradient of step.other.weight",
+    ),
+    "gradients of many steps": (
+        lambda: gradients(first=1, every=9),
+        "the gradient of step.other.weight",
+    ),
+    "gradients of epochs": (gradients_of_epochs, "the gradient of step.other.weight"),
     "hook of a gradient": (
         lambda: changing(lambda net: net[0].weight.register_hook(lambda gradient: gradient * 0.1)),
         "a gradient hook of 0.weight",
@@ -127,6 +232,15 @@ NAMED = {
         "model.0.forward_post_hooks[0]",
     ),
     "removed hook of a layer": (removed_hook, "model.0.forward_post_hooks[0]"),
+    "new attribute of a parameter": (
+        lambda: changing(lambda net: setattr(net[0].weight, "scale", 0.3)),
+        "model.0.weight.scale",
+    ),
+    "buffer of the model": (
+        lambda: changing(lambda net: net[0].register_buffer("late", paddle.ones([1]))),
+        "model.0.late",
+    ),
+    "parameters of the optimizer": (parameter_removed, "the list of the optimizer's parameters"),
     "default dtype": (
         lambda: changing(lambda net: paddle.set_default_dtype("float64")),
         "paddle.get_default_dtype()",
@@ -151,6 +265,27 @@ def test_change_that_cannot_be_saved_is_a_warning_at_the_first_checkpoint(what, 
         paddle.set_default_dtype("float32")
     (warning,) = [line for line in lines() if "checkpoints do not contain" in line]
     assert name in warning
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    value: float = 1.0
+
+
+def test_object_that_each_step_replaces_resumes_to_the_same_bits(tmp_path):
+    def build():
+        scales = [Scale()]
+
+        def step(model, batch):
+            loss = F.cross_entropy(model(batch[0]), batch[1]) * scales[0].value
+            if model.training:
+                scales[0] = Scale(scales[0].value * 1.1)
+            return {"loss": loss}
+
+        return base(step=step, loss=None)
+
+    with silent():
+        check_resumes(tmp_path, build, (5, 10))
 
 
 def test_clock_and_progress_bar_of_a_callback_are_no_warning(tmp_path, lines):

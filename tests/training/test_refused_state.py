@@ -77,8 +77,8 @@ def gradients_left_over():
     return with_step(step)
 
 
-def gradients_added_up(count):
-    """Another net learns once in some steps, from the sum of their gradients."""
+def gradients_added_up(count, first=1):
+    """Another net learns once in some steps, from the sum of the gradients since the first."""
     other, done = nn.Linear(CLASSES, 1), [0]
     optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
 
@@ -86,13 +86,29 @@ def gradients_added_up(count):
         outputs = model(batch[0])
         if model.training:
             done[0] += 1
-            other(outputs.detach()).square().mean().backward()
+            if done[0] % count in (0, *range(first, count)):
+                other(outputs.detach()).square().mean().backward()
             if done[0] % count == 0:
                 optimizer.step()
                 optimizer.clear_grad()
         return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
 
     return with_step(step)
+
+
+class AddsUp(paddle.optimizer.SGD):
+    """Steps every second time, with the sum of the gradients."""
+
+    calls = 0
+
+    def step(self):
+        self.calls += 1
+        if self.calls % 2 == 0:
+            super().step()
+            super().clear_grad()
+
+    def clear_grad(self, set_to_zero=True):
+        """Leave it to `step`."""
 
 
 class CachesNoise(Points):
@@ -160,8 +176,16 @@ REFUSED = {
     "gradients left over": (gradients_left_over, ["gradient of step.other", "clear"]),
     **{
         f"gradients of {n} steps": (functools.partial(gradients_added_up, n), ["of step.other"])
-        for n in (2, 3, 4)
+        for n in (2, 3, 4, 6)
     },
+    "gradients of the last two of 3 steps": (
+        functools.partial(gradients_added_up, 3, first=2),
+        ["of step.other"],
+    ),
+    "optimizer that adds up": (
+        lambda: {"optimizer": lambda parameters: AddsUp(0.1, parameters=parameters)},
+        ["gradient of model", "clear"],
+    ),
     "cached augmentation": (lambda: {"train": CachesNoise(), "valid": Points()}, ["train.cache"]),
     "state without a state_dict": (
         lambda: {"state": {"teacher": object()}},

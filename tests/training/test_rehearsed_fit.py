@@ -191,7 +191,9 @@ def test_rehearsal_leaves_out_a_large_value_without_consequence(width, words, tm
     (named,) = (line for line in lines() if "attention" in line)
     assert named.startswith(words)
     assert named in (tmp_path / "train.log").read_text()
-    assert any(tmp_path.glob("checkpoints/*.pdstate")) == (width == 8)
+    # Of a value that is left out, the file has the name, so that a resumed run does not warn of it.
+    sizes = [path.stat().st_size for path in tmp_path.glob("checkpoints/*.pdstate")]
+    assert sizes and max(sizes) < 2**12
 
 
 def test_rehearsal_saves_a_large_value_on_which_steps_depend(tmp_path, lines):
