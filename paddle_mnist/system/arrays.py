@@ -58,7 +58,7 @@ def _can_share(tensor: Any) -> bool:
         hasattr(tensor, "__dlpack__")  # not in Paddle 2
         and tensor.place.is_cpu_place()
         and str(tensor.dtype) in _SHARED
-        and tensor.size
+        and 0 not in tensor.shape
     )
 
 
