@@ -155,7 +155,7 @@ def address(folder):
 
 def shares_the_page(test):
     """Mark a test that uses `address`, whose start takes minutes on a busy machine."""
-    for mark in (pytest.mark.slow, pytest.mark.timeout(900)):
+    for mark in (pytest.mark.slow, pytest.mark.timeout(1800)):
         test = mark(test)
     return test
 

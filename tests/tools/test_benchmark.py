@@ -73,12 +73,12 @@ def test_timed_training_warns_of_nothing_and_times_each_step(tmp_path, lines):
 
 
 @pytest.mark.release
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", [name for name in benchmark.BENCHMARKS if name != "data"])
 def test_quick_run_writes_each_table(tool, tmp_path, what):
     page = tmp_path / "page.md"
     page.write_text(f"<!-- benchmark {what} -->\nold\n<!-- end -->\n")
-    tool("benchmark", what, "--quick", "--docs", tmp_path, timeout=900)
+    tool("benchmark", what, "--quick", "--docs", tmp_path, timeout=1800)
     table = marked_tables(page.read_text())[f"benchmark {what}"]
     assert len(table.splitlines()) > 3 and "old" not in table.splitlines()
 
