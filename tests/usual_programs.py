@@ -123,7 +123,37 @@ def order_of_the_hardest_first():
     return base(train=Numbered(SAMPLES), valid=None, step=step, loss=None, order=order)
 
 
+class KeepsSpeeds(paddle.optimizer.SGD):
+    """Keeps its momentum as attributes of the parameters."""
+
+    def step(self):
+        for parameter in self._parameter_list:
+            parameter.speed = 0.9 * getattr(parameter, "speed", 0.0) + parameter.grad
+            parameter.grad.set_value(parameter.speed)
+        super().step()
+
+
+def optimizer_that_keeps_its_momentum_on_parameters():
+    return base(optimizer=lambda parameters: KeepsSpeeds(0.1, parameters=parameters))
+
+
+def step_with_an_adapter_that_a_parameter_has():
+    net = seeded(linear)
+    net.weight.stop_gradient = True
+    adapter = seeded(lambda: paddle.create_parameter(net.weight.shape, "float32"))
+    net.weight.adapter = adapter
+    optimizer = paddle.optimizer.Adam(0.1, parameters=[net.bias, adapter])
+
+    def step(model, batch):
+        outputs = F.linear(batch[0], model.weight + adapter, model.bias)
+        return {"loss": F.cross_entropy(outputs, batch[1])}
+
+    return base(model=net, optimizer=optimizer, step=step, loss=None)
+
+
 PROGRAMS = [
+    optimizer_that_keeps_its_momentum_on_parameters,
+    step_with_an_adapter_that_a_parameter_has,
     order_of_the_hardest_first,
     step_with_other_nets_and_a_memory,
     callbacks_that_teach_and_lower_the_rate,

@@ -190,7 +190,7 @@ class ExtraState:
         learning = {id(p.value): p for p in reversed(places) if may_have_gradient(p.value)}
         self._uncleared = {
             describe_path(place.path): place.value
-            for key, place in learning.items()
+            for key, place in reversed(learning.items())
             if key not in cleared
         }
 
@@ -198,15 +198,14 @@ class ExtraState:
         """Return the parameters of the optimizer that neither the model nor the loss has."""
         own = set(map(id, self.parameters.values()))
         wanted = set(map(id, optimizer_parameters(self.optimizer))) - own
-        places = walk(self.others) if wanted else ()
-        return {
-            place.path: place.value
-            for place in places
-            if id(place.value) in wanted
-            and not (place.is_alias or place.is_internal)
+        places = [*walk(self.others)] if wanted else []
+        found = {
+            id(place.value): place
+            for place in reversed(places)
             # The model's weights do not contain parameters that it does not register.
-            and place.path[0][1] != "model"
+            if id(place.value) in wanted and not place.is_internal and place.path[0][1] != "model"
         }
+        return {place.path: place.value for place in reversed(found.values())}
 
     def _other_optimizers(self) -> dict[ObjectPath, paddle.optimizer.Optimizer]:
         return {
@@ -314,8 +313,8 @@ class ExtraState:
         """
         found = None
         for part, value in [*along(self.roots, path)][1:]:
-            if isinstance(value, types.FunctionType) and part != path:
-                found = None  # to save a function does not save what it holds
+            if isinstance(value, (types.FunctionType, paddle.Tensor)) and part != path:
+                found = None  # to save a function or a tensor does not save what it holds
             elif found is None and value is not ABSENT and self.is_plain(value):
                 is_put = any(may_be_put(known.places, part) for known in self._beginnings)
                 found = part if is_put and not self._is_new_weight(part) else None

@@ -139,7 +139,8 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
         is_state = isinstance(place.value, (*CONTAINERS, *DATA))
         return is_state and not (place.is_internal or is_definition)
     is_new_item = kind == "item" and isinstance(parent.value, dict)
-    is_instance = object_graph.is_entered(parent.value) and not isinstance(parent.value, type)
+    is_object = object_graph.is_entered(parent.value) or is_tensor(parent.value)
+    is_instance = is_object and not isinstance(parent.value, type)
     # The attribute of the instance would hide one of the class: that may be data, but not a method.
     hidden = getattr(type(parent.value), str(key), None)
     is_data = isinstance(hidden, (*DATA, functools.cached_property))

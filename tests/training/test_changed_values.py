@@ -73,23 +73,25 @@ def regularized():
     return {**values, "model": build}
 
 
-def scaled_by_parameter():
+def scaled_by_parameter(name, at_first=None):
     """The step reads an attribute of the program's own of a parameter."""
 
     def build():
         net = perceptron()
-        net[0].weight.scale = 1.0
+        vars(net[0].weight).update(at_first or {})
         return net
 
     def step(model, batch):
-        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * model[0].weight.scale}
+        factor = vars(model[0].weight).get(name, 1.0)
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * factor}
 
-    values = changing(lambda net: setattr(net[0].weight, "scale", 0.3), step=step, loss=None)
+    values = changing(lambda net: setattr(net[0].weight, name, 0.3), step=step, loss=None)
     return {**values, "model": build}
 
 
 SAVED = {
-    "attribute of a parameter": scaled_by_parameter,
+    "attribute of a parameter": lambda: scaled_by_parameter("scale", {"scale": 1.0}),
+    "new attribute of a parameter": lambda: scaled_by_parameter("factor"),
     "momentum of BatchNorm": lambda: changing(lambda net: setattr(net[1], "_momentum", 0.3)),
     "statistics frozen": lambda: changing(lambda net: setattr(net[1], "_use_global_stats", True)),
     "factor of the rate": lambda: changing(
@@ -232,8 +234,8 @@ NAMED = {
         "model.0.forward_post_hooks[0]",
     ),
     "removed hook of a layer": (removed_hook, "model.0.forward_post_hooks[0]"),
-    "new attribute of a parameter": (
-        lambda: changing(lambda net: setattr(net[0].weight, "scale", 0.3)),
+    "new attribute of a parameter that hides a method": (
+        lambda: scaled_by_parameter("scale"),
         "model.0.weight.scale",
     ),
     "buffer of the model": (
