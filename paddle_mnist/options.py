@@ -39,6 +39,16 @@ PathStr = Annotated[str, Meta(min_length=1)]
 
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 WORDS_FOR_NONE = ("none", "null")
+PLAINER = {  # than the words of msgspec; YAML accepts None, too
+    "Expected": "expected",
+    "`": "",
+    " | ": " or ",
+    "null": "None",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+}
 OPTION = "option"  # the entry of a field's metadata that makes it an option
 
 
@@ -229,8 +239,11 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str) -> A
             raise ValueError("expected a finite number")
         return converted
     except msgspec.ValidationError as error:
-        reason = str(error).partition(" - at ")[0].replace("Expected", "expected")
-        reason = reason.replace("`", "").replace("null", "None")  # YAML accepts both
+        reason = str(error).partition(" - at ")[0].partition(", got ")[0]
+        if PathStr in _kinds(kind):
+            reason = reason.replace("`str` of length >= 1", "`str`").replace("str", "a path")
+        for word, plainer in PLAINER.items():
+            reason = reason.replace(word, plainer)
         expected = f"expected {' or '.join(map(repr, choices))}" if choices else reason
     except ConfigError:  # from a `parse` that does not show the value
         raise

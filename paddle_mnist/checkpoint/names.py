@@ -348,7 +348,7 @@ def _manifest_path(name: str) -> Path:
 def _nothing_at(name: str, expected: str) -> CheckpointError:
     """Return the error for a path without weights; it suggests the nearest name with some."""
     path = Path(name)
-    known = {word: word for word in WEIGHTS_WORDS}
+    known = {word: word for word in WEIGHTS_WORDS if word in expected}
     for pattern in ("*.json", f"*{PARAMS}"):
         known.update({other.stem: str(other) for other in path.parent.glob(pattern)})
     for config in path.parent.glob("*/config.yaml"):

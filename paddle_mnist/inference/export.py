@@ -304,6 +304,8 @@ def _write_onnx(layer: nn.Layer, signature: Signature, folder: Path) -> dict[str
             f"{error.name} cannot be imported ({error}); expected paddle2onnx and onnxruntime; "
             "install them with pip install 'paddle_mnist[onnx]'"
         ) from error
+    # Its lines of information, but not its warnings, would name the temporary folder.
+    importlib.import_module("paddle2onnx.utils").logging.log_level = 1
     _write_paddle(layer, signature, folder)
     (program,) = (folder / name for name in PROGRAMS if (folder / name).exists())
     convert(

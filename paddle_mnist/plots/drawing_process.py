@@ -81,7 +81,7 @@ def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np
     try:
         pixels = figure.write_figures(_drawn_elsewhere(functions, connections), folder)
     except (EOFError, ConnectionError):
-        log.warning("a process that draws figures has died; drawing them in this process")
+        log.warning("a process that draws figures has failed; drawing them in this process")
         return figure.save_figures(figures, folder)
     _connections.extend(connections)
     pixels |= figure.save_figures(others, folder)

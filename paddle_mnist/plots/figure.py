@@ -10,8 +10,10 @@ import io
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL.Image import Image
+
+log = logging.getLogger("paddle_mnist")
 
 KINDS = ("png", "svg")  # each figure is saved as both
 FIGURES = ("curves", "learning_rate", "health")  # of any run; the last only if it was watched
@@ -167,7 +171,7 @@ def draw(name: str, value: AnyFigure, only: Collection[str] = ()) -> Drawn:
     figure = value() if callable(value) else value
     files: dict[str, bytes] = {}
     pixels = None
-    with _as_file(figure) as canvas:
+    with _glyphs_named(name), _as_file(figure) as canvas:
         for file in files_of([name]):
             if only and file not in only:
                 continue
@@ -178,6 +182,24 @@ def draw(name: str, value: AnyFigure, only: Collection[str] = ()) -> Drawn:
             files[file] = _png(image)
             pixels = np.asarray(image.reduce(SAVED_DPI // SHOWN_DPI))
     return Drawn(files, pixels)
+
+
+@contextlib.contextmanager
+def _glyphs_named(name: str) -> Iterator[None]:
+    """Name in one line the characters that the fonts lack: Matplotlib warns of each, many times."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "Glyph .* missing")
+        yield
+    missing: dict[str, None] = {}  # in the order of the text
+    for warning in caught:
+        if glyph := re.match(r"Glyph (\d+) .* missing", str(warning.message)):
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    if missing:
+        log.warning("%s: Matplotlib's fonts lack %s; boxes stand for them", name, "".join(missing))
 
 
 @contextlib.contextmanager

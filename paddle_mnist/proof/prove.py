@@ -72,12 +72,12 @@ def prove(
     """
     require_posix_processes("prove starts processes", "Linux or macOS")
     signum = getattr(signals, f"SIG{signal.upper().removeprefix('SIG')}", None)
-    numbers = [n for n in (kills, minutes, steps, epochs) if n is not None]
-    if signum is None or not all(number > 0 for number in numbers):
-        raise ConfigError(
-            f"signal is {signal!r}, kills {kills}, minutes {minutes}, steps {steps}, epochs "
-            f"{epochs}; expected a signal such as KILL or TERM, and numbers above 0"
-        )
+    if signum is None:
+        raise ConfigError(f"signal is {signal!r}; expected one such as KILL or TERM")
+    numbers = {"kills": kills, "minutes": minutes, "steps": steps, "epochs": epochs}
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise ConfigError(f"{name} is {number}; expected a number above 0")
     _remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=prefix())).resolve()
     try:

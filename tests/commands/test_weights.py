@@ -265,6 +265,7 @@ REFUSED = [  # words, exit code, what the error says
     (["train", "--resume", "pretrained"], 4, "pretrained: holds only weights"),
     (["train", "--incremental_from", "lone.pdparams"], 4, "holds only weights"),
     (["train", "--resume", "no"], 4, NO_CHECKPOINT),
+    (["train", "--resume", "pretraine"], 4, "the path of a run or a checkpoint\n"),
     (["train", "--incremental_from", "no"], 4, f"error: no{NO_CHECKPOINT}"),
     (["train", "--init_from", "no"], 4, "a run, a checkpoint or a .pdparams\n"),
     (["plot", "s3://bucket/run"], 4, "a URL; expected a path"),

@@ -145,7 +145,7 @@ def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
         (["--power", "2"], "power is 2.0, but lr_schedule is 'onecycle'; expected"),
         (["--lr_schedule", "cosine", "--decay_steps", "9"], "decay_steps is 9, but lr_schedule is"),
         (["--lr_schedule", "polynomial", "--cycle"], "cycle is on without decay_steps"),
-        (["--lr_schedule", "polynomial", "--power", "0"], "power is '0'; expected float > 0"),
+        (["--lr_schedule", "polynomial", "--power", "0"], "power is '0'; expected a number > 0"),
         (["-o", "epochs"], "FIELD=VALUE"),
         (["--recipe", "digits", "--recipe", "default"], "recipe is digits and default"),
         (["-c", "nope.yaml"], "nope.yaml"),

@@ -144,13 +144,14 @@ def test_export_command_legacy_is_read_by_the_predictor(tmp_path, model, images)
 
 
 @pytest.mark.parametrize("form", ["paddle", "onnx"])
-def test_export_model_any_format_gives_the_chosen_outputs(model, tmp_path, images, form):
+def test_export_model_any_format_gives_the_chosen_outputs(model, tmp_path, images, form, capsys):
     if form == "onnx":
         pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
     chosen = [*reversed(OUTPUTS)]
     assert export_model(model, tmp_path, chosen, form)["outputs"] == chosen
     outputs = DigitPredictor(tmp_path, batch_size=128).run(images)
     assert list(outputs) == chosen
+    assert ".export-" not in capsys.readouterr().out  # the temporary folder
     for name, expected in zip(OUTPUTS, outputs_of(model, images)):
         assert outputs[name].dtype == np.float32
         np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-4)

@@ -55,7 +55,7 @@ def test_figures_are_drawn_here_if_the_drawing_process_dies(names, tmp_path, cap
         assert save_figures(RATE, tmp_path).keys() == {"rate"}
     assert {path.name for path in tmp_path.iterdir()} >= {"killed.png", "rate.png"}
     assert [*caplog.messages] == [
-        "a process that draws figures has died; drawing them in this process"
+        "a process that draws figures has failed; drawing them in this process"
     ]
 
 

@@ -172,3 +172,11 @@ def test_lines_have_no_more_points_than_a_screen_shows():
         assert [points[step] for step in (777, 41_000, 49_999)] == [5, 0.5, 6]
         assert min(points) <= 1
         assert list(points) == sorted(points) and all(values[s] == v for s, v in points.items())
+
+
+def test_characters_that_the_fonts_lack_are_named_once_a_figure(tmp_path, caplog, recwarn):
+    chart = compare({"\U0001f8f0训练": HISTORY, "plain": HISTORY})  # no font has the first
+    save_figures({"compare": chart}, tmp_path)
+    (line,) = caplog.messages
+    assert line.startswith("compare: Matplotlib's fonts lack") and "\U0001f8f0" in line
+    assert not recwarn

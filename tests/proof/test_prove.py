@@ -164,19 +164,19 @@ def test_program_that_cannot_be_tried_is_one_line(program, words, capsys):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "value", "error"),
     [
-        ["--kills", "0"],
-        ["--signal", "NONE"],
-        ["--minutes", "-1"],
-        ["--minutes", "nan"],
-        ["--steps", "0"],
-        ["--epochs", "0"],
+        ("kills", "0", "kills is 0; expected a number above 0"),
+        ("signal", "NONE", "signal is 'NONE'; expected one such as KILL or TERM"),
+        ("minutes", "-1", "minutes is -1.0; expected a number above 0"),
+        ("minutes", "nan", "minutes is nan; expected a number above 0"),
+        ("steps", "0", "steps is 0; expected a number above 0"),
+        ("epochs", "0", "epochs is 0; expected a number above 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, capsys):
-    assert main([*options, "--", "python"]) == 2
-    assert "expected a signal such as KILL or TERM" in capsys.readouterr().err
+def test_options_that_make_no_sense_are_refused(name, value, error, capsys):
+    assert main([f"--{name}", value, "--", "python"]) == 2
+    assert capsys.readouterr().err == f"error: {error}\n"
 
 
 def test_command_needs_a_program_or_a_recipe(capsys):
