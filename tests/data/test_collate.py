@@ -45,7 +45,7 @@ def test_batch_keeps_structure_and_dtypes():
 def test_classes_that_a_dataset_makes_for_its_samples_are_freed():
     classes = [namedtuple("Single", "value") for _ in range(200)]
     for made in classes:
-        make_batch([made(1.0)])
+        make_batch([made(1.0)], "data", [0])
     first = weakref.ref(classes[0])
     del classes, made
     gc.collect()
