@@ -119,7 +119,7 @@ def _stack(samples: Sequence[Any]) -> Any:
     return batch if paddle.Tensor in types else as_supported(batch)
 
 
-@functools.cache
+@functools.lru_cache  # bounded: a dataset may make classes
 def _kind(sample_type: type) -> type:
     """Return Mapping, Sequence, str, or np.ndarray for anything that becomes an array."""
     if issubclass(sample_type, Mapping):

@@ -44,9 +44,10 @@ def map_chunks(
         for number in numbers:
             try:
                 results[number] = run(number, chunks[number])
-                finished.put(None)
             except BaseException as error:
                 finished.put(error)
+            else:
+                finished.put(None)
 
     for helper in range(min(threads, len(chunks)) - 1):
         _jobs_of(os.getpid(), helper).put(work)

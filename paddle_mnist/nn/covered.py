@@ -209,8 +209,8 @@ def why_not_compiled() -> Optional[str]:
         importlib.import_module("paddle_mnist.nn.compiled_net")
     except (ImportError, OSError) as error:
         log.warning(
-            "convolutions are computed by Paddle's own layers, up to eleven times slower: numba "
-            "cannot be used here (%s)",
+            "convolutions are computed by Paddle's own layers, often more than ten times slower: "
+            "numba cannot be used here (%s)",
             error,
         )
         return str(error)

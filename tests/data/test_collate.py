@@ -1,5 +1,7 @@
 """Samples of any structure become batches; mismatched samples raise an error that names them."""
 
+import gc
+import weakref
 from collections import namedtuple
 
 import numpy as np
@@ -38,6 +40,16 @@ def test_batch_keeps_structure_and_dtypes():
     ):
         assert values.dtype == dtype and values.tolist() == expected
     assert empty.shape == (2, 0, 2)
+
+
+def test_classes_that_a_dataset_makes_for_its_samples_are_freed():
+    classes = [namedtuple("Single", "value") for _ in range(200)]
+    for made in classes:
+        make_batch([made(1.0)], "data", [0])
+    first = weakref.ref(classes[0])
+    del classes, made
+    gc.collect()
+    assert first() is None
 
 
 def test_tensors_keep_their_dtype_and_values():

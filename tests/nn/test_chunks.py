@@ -1,6 +1,8 @@
 """The threads that share a batch, where there are several users of them."""
 
+import itertools
 import multiprocessing
+import sys
 import threading
 import time
 
@@ -25,6 +27,21 @@ def test_map_chunks_error_is_raised_after_the_other_chunks(threads):
         map_chunks(run, FOUR, threads)
     assert sorted(finished) == [1, 2, 3]
     assert map_chunks(lambda number, chunk: number, FOUR, threads) == [0, 1, 2, 3]
+
+
+def test_map_chunks_interrupt_just_after_the_last_chunk_is_raised():
+    results = itertools.count(1)
+
+    def interrupt(frame, event, function):
+        if event == "c_return" and function.__name__ == "put" and next(results) == len(FOUR):
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            map_chunks(lambda *_: None, FOUR, 1)
+    finally:
+        sys.setprofile(None)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

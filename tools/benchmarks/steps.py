@@ -299,7 +299,7 @@ def _watches(session: Session) -> Mapping[str, Turn]:
 
 def _rows_of_watches(report: Report) -> Rows:
     (shares,) = report.medians.values()
-    shares[SOMETIMES] += shares[ALWAYS] / 100  # which has only steps without a record
+    shares[SOMETIMES] += shares[ALWAYS] / 100  # whose timed steps have no record
     return {kind: {"share": share} for kind, share in shares.items()}
 
 
