@@ -134,7 +134,7 @@ class _Rehearsal:
         self._save_changes()
         start = count = 1
         if any(self.world.all_gather_objects(self._has_hidden_state())):
-            # Those that are added up over some steps come and go.
+            # Gradients that are added up over some steps come and go.
             gradients = {*self.extra.gradients()}
             train_trial(self.training, 1, 1, ends_epoch=False)
             gradients |= {*self.extra.gradients()}

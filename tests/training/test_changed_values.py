@@ -183,7 +183,7 @@ def gradients_of_epochs():
 
 
 def critic(every, optimizer=paddle.optimizer.SGD):
-    """Returns a GAN in which the generator leaves gradients in a critic that clears them first."""
+    """Return a GAN in which the generator leaves gradients in a critic that clears them first."""
     other, done = seeded(lambda: nn.Linear(CLASSES, 1)), [0]
     its_optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
 
