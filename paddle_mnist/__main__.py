@@ -18,8 +18,7 @@ def main() -> NoReturn:
     """Run the command, also as the installed program `paddle-mnist`, and exit with its code."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in COMMANDS:
-        command = _module(name)
-        run_script(lambda _: command.main(sys.argv[2:]), abandon_threads=name == "dashboard")
+        run_script(COMMANDS[name], sys.argv[2:], abandon_threads=name == "dashboard")
     run_script(lambda _: run_command(_list_commands, prints_data=True))
 
 

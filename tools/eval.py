@@ -2,7 +2,6 @@
 """Evaluate a checkpoint: see `paddle_mnist.commands.eval`."""
 
 from paddle_mnist.commands import run_script
-from paddle_mnist.commands.eval import main
 
 if __name__ == "__main__":
-    run_script(main)
+    run_script("eval")

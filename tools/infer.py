@@ -2,7 +2,6 @@
 """Read the digits in pictures: see `paddle_mnist.commands.infer`."""
 
 from paddle_mnist.commands import run_script
-from paddle_mnist.commands.infer import main
 
 if __name__ == "__main__":
-    run_script(main)
+    run_script("infer")

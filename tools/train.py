@@ -2,7 +2,6 @@
 """Train the net, evaluate it, report: see `paddle_mnist.commands.train`."""
 
 from paddle_mnist.commands import run_script
-from paddle_mnist.commands.train import main
 
 if __name__ == "__main__":
-    run_script(main)
+    run_script("train")

@@ -13,7 +13,8 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from typing import Any, NoReturn, Optional
+from importlib import import_module
+from typing import Any, NoReturn, Optional, Union
 
 import paddle_mnist
 from paddle_mnist.errors import (
@@ -113,18 +114,31 @@ def _exit_code(command: Command, argv: Sequence[str]) -> int:
         return end.code or 0
 
 
-def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
+def run_script(
+    main: Union[str, Main], argv: Optional[Sequence[str]] = None, abandon_threads: bool = False
+) -> NoReturn:
     """Run a command as the only job of this process, and exit with its code.
 
     SIGTERM ends it with 143 wherever `fit` does not handle it. Signals that arrive while the
     process exits are ignored.
 
+    main: the command, or the name of its module in `paddle_mnist.commands`, which is then imported
+        here, where a signal waits: Python up to 3.11 makes another error of one that meets a
+        dataclass, and drops one in a callback of importlib.
+    argv: the arguments, `sys.argv[1:]` by default.
     abandon_threads: do not wait for threads that the command has left behind.
     """
     before = threading.enumerate()
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # inherited
         signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    code = main(None)
+    try:
+        with signals.deferred():
+            call: Main = (
+                import_module(f"{__package__}.{main}").main if isinstance(main, str) else main
+            )
+        code = call(argv)
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
     signals.ignore()
     logging.shutdown()
     _flush_streams()
