@@ -448,13 +448,13 @@ def test_main_process_of_several_keeps_the_mirror(tmp_path, url):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("place", "kills"),
     [
         ("s3", 2),
         pytest.param("sftp", 2, marks=RELEASE),
-        pytest.param("s3", 20, marks=[RELEASE, pytest.mark.timeout(3600)]),
+        pytest.param("s3", 20, marks=RELEASE),
     ],
     indirect=["place"],
 )
