@@ -64,6 +64,7 @@ from paddle_mnist.hidden_state.packing import LATER, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     digest_of,
+    is_mutable,
     is_plain,
     is_record_class,
     nbytes,
@@ -187,6 +188,14 @@ class ExtraState:
         # These change in place, and are no values themselves; the beginning keeps them alive.
         self._kept_objects = self.known | set(map(id, objects))
         cleared = set(map(id, cleared_parameters(self.optimizer)))
+        shared: dict[int, list[Place]] = {}
+        for place in places:
+            shared.setdefault(id(place.value), []).append(place)
+        self._shared = [
+            same
+            for same in shared.values()
+            if len(same) > 1 and is_mutable(same[0].value) and self.is_plain(same[0].value)
+        ]
         learning = {id(p.value): p for p in reversed(places) if may_have_gradient(p.value)}
         self._uncleared = {
             describe_path(place.path): place.value
@@ -292,7 +301,7 @@ class ExtraState:
         others: dict[ObjectPath, None] = {}
         for path in changes:
             way = [*along(self.roots, path)]
-            if any(part in values or part in others for part, _ in way[1:]):
+            if any(part in values or part in others for part, v in way[1:] if not is_tensor(v)):
                 continue  # another change in the same value
             if any(
                 _is_in(schedules.get(id(value), {}), path[len(part) :]) for part, value in way[:-1]
@@ -339,6 +348,7 @@ class ExtraState:
         optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, unsaved = self.changed(changes)
+        changed.update(self._sharing({*self.saved, *changed}))
         for path, value in changed.items():
             if path in self.saved or identity(path) in self.left_out:
                 continue
@@ -348,6 +358,20 @@ class ExtraState:
                 self.saved[path] = None
         unsaved += [(("root", name),) for name in self._process.changes()]
         return [*unsaved, *self.gradients()]
+
+    def _sharing(self, saved: Collection[ObjectPath]) -> dict[ObjectPath, Any]:
+        """Return the values that hold an object which saved values held, too, in the beginning.
+
+        A resumed run must know which of them still hold it, unless it changes in place.
+        """
+        values = {}
+        for places in self._shared:
+            is_replaced = any(find(self.roots, p.path) is not p.value for p in places)
+            is_inside = any(p.path[:n] in saved for p in places for n in range(1, len(p.path)))
+            for place in places if is_replaced or is_inside else ():
+                if path := self._plain_path(place.path):
+                    values[path] = find(self.roots, path)
+        return values
 
     def gradients(self) -> list[ObjectPath]:
         """Return the gradients that were left, and that the next step does not clear."""

@@ -320,10 +320,14 @@ class Snapshot:
     def changes(self) -> list[ObjectPath]:
         """Return the topmost paths of the values that have changed, except internal ones."""
         current = {place.path: place for place in self._walk([]) if not place.is_internal}
-        changed: dict[ObjectPath, None] = {}
+        changed: list[ObjectPath] = []
+        wholes: set[ObjectPath] = set()  # whose change is one of all that is below
 
-        def is_below_another(path: ObjectPath) -> bool:  # which was found before it
-            return any(path[:length] in changed for length in range(1, len(path)))
+        def add(path: ObjectPath, is_whole: bool = True) -> None:
+            if not any(path[:length] in wholes for length in range(1, len(path))):
+                changed.append(path)
+                if is_whole:
+                    wholes.add(path)
 
         for path, kept in self._kept.items():
             if kept.place.is_internal:
@@ -334,12 +338,11 @@ class Snapshot:
             if now is kept.value and type(now) in ATOMS:
                 continue
             is_elsewhere = place is not None and place.is_alias and now is not kept.value
-            if (is_elsewhere or kept.differs(now)) and not is_below_another(path):
-                changed[path] = None
+            if is_elsewhere or kept.differs(now):
+                add(path, is_whole=not (is_tensor(now) and is_tensor(kept.value)))
         for path in current:  # the new ones
-            if not is_below_another(path):
-                changed[path] = None
-        return list(changed)
+            add(path)
+        return changed
 
     def restore(self, internals: bool = True) -> None:
         """Restore all values, and remove the gradients of parameters.
