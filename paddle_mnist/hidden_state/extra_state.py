@@ -1,23 +1,5 @@
 """Save and restore the state beside the weights and the optimizer's state_dict.
 
-A training may depend on anything that its objects hold. What `ExtraState` does with it:
-
-===============================  ============  =====================================================
-state                            attribute     in a checkpoint
-===============================  ============  =====================================================
-tensors of the model, and of     `known`, by   with the weights, or with the object in state
-layers in state                  `id`
-objects with a state_dict        `parts`       always; a resume needs those of `named` again, not
-                                               those of `optional`
-other optimizers                 `optimizers`  always
-the optimizer's parameters that  `optimized`   always
-neither model nor loss has
-plain data                       `saved`       always, once they have changed
-plain data that are large, or    `left_out`    no; only that they are left out
-differ between processes
-anything else that has changed   `logged`      no; a warning or a line in the log says so, once
-===============================  ============  =====================================================
-
 A value is found at an object path that begins at one of the `roots`, such as `step.queue`. It has
 changed if it differs from the beginning, the state before this process loads a checkpoint: a
 program that is run again has the same beginning, and so the paths that a checkpoint names.
@@ -119,12 +101,22 @@ class ExtraState:
     named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
         contain the state of those in `optional`.
 
-    Attributes, beside those in the table of this module:
+    Attributes, of state that checkpoints always hold:
 
+    known: the `id` of the tensors that are saved as weights, or with a layer in state.
+    parts: the objects in `named` and `optional`.
+    optimizers: the other optimizers, by path.
     parameters: the parameters that the optimizer may have, by structured name: the model's, those
         of a loss that is a layer, such as "loss/centers", and `optimized`.
     optimized: its other parameters, such as those of objects that step uses, by names such as
         "step/head.weight".
+    saved: the paths of plain data that have changed.
+
+    Attributes, of other state, by `identity`:
+
+    left_out: plain data that are large, or differ between processes; a checkpoint has their names.
+    logged: anything else that has changed, of which a warning or a line in the log has told.
+
     held: the classes and functions of the program that a checkpoint may name.
     is_later: whether version 1.0 would not read the newest state rightly.
     """
@@ -160,8 +152,8 @@ class ExtraState:
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._was_frozen = self.frozen()
         self.saved: dict[ObjectPath, None] = {}  # in the order in which they were found
-        self.left_out: set[str] = set()  # by `identity`
-        self.logged: set[str] = set()  # by `identity`
+        self.left_out: set[str] = set()
+        self.logged: set[str] = set()
         self.is_later = False
         self.optimizers = self._other_optimizers()
         others = Snapshot(
@@ -188,33 +180,31 @@ class ExtraState:
         # These change in place, and are no values themselves; the beginning keeps them alive.
         self._kept_objects = self.known | set(map(id, objects))
         cleared = set(map(id, cleared_parameters(self.optimizer)))
-        shared: dict[int, list[Place]] = {}
+        by_value: dict[int, list[Place]] = {}
         for place in places:
-            shared.setdefault(id(place.value), []).append(place)
+            by_value.setdefault(id(place.value), []).append(place)
         self._shared = [
             same
-            for same in shared.values()
+            for same in by_value.values()
             if len(same) > 1 and is_mutable(same[0].value) and self.is_plain(same[0].value)
         ]
-        learning = {id(p.value): p for p in reversed(places) if may_have_gradient(p.value)}
         self._uncleared = {
             describe_path(place.path): place.value
-            for key, place in reversed(learning.items())
-            if key not in cleared
+            for key, (place, *_) in by_value.items()
+            if may_have_gradient(place.value) and key not in cleared
         }
 
     def _optimized_elsewhere(self) -> dict[ObjectPath, paddle.Tensor]:
         """Return the parameters of the optimizer that neither the model nor the loss has."""
         own = set(map(id, self.parameters.values()))
         wanted = set(map(id, optimizer_parameters(self.optimizer))) - own
-        places = [*walk(self.others)] if wanted else []
-        found = {
-            id(place.value): place
-            for place in reversed(places)
+        found: dict[int, Place] = {}
+        for place in walk(self.others) if wanted else ():
             # The model's weights do not contain parameters that it does not register.
-            if id(place.value) in wanted and not place.is_internal and place.path[0][1] != "model"
-        }
-        return {place.path: place.value for place in reversed(found.values())}
+            is_of_model = place.path[0][1] == "model"
+            if id(place.value) in wanted and not (place.is_internal or is_of_model):
+                found.setdefault(id(place.value), place)
+        return {place.path: place.value for place in found.values()}
 
     def _other_optimizers(self) -> dict[ObjectPath, paddle.optimizer.Optimizer]:
         return {

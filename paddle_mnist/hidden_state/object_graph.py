@@ -182,9 +182,8 @@ def _links_of_class(kind: type) -> Iterator[Link]:
 
 def _is_of_interest(value: Any) -> bool:
     """Return whether a global may hold state; definitions of libraries do not."""
-    if isinstance(value, types.BuiltinFunctionType):
-        return False
-    return not isinstance(value, (type, types.FunctionType)) or is_users(value.__module__)
+    is_definition = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
+    return not is_definition or is_users(value.__module__)
 
 
 @functools.cache
