@@ -169,12 +169,10 @@ class ExtraState:
 
     # ------------------------------------------------------------ what there is in the beginning
 
-    def _beginning(self) -> list[Place]:
-        return [place for snapshot in self._beginnings for place in snapshot.places.values()]
-
     def _hold(self) -> None:
         """Note what is in the beginning: definitions that files may name, and objects to keep."""
-        places = self._beginning()
+        self._places = {path: p for b in self._beginnings for path, p in b.places.items()}
+        places = self._places.values()
         self.held = held_by(places)
         objects = [p.value for p in places if is_record_class(type(p.value), self.held)]
         # These change in place, and are no values themselves; the beginning keeps them alive.
@@ -222,16 +220,13 @@ class ExtraState:
             run does not load. Numbers and strings may belong to a process, such as its start time.
         """
         self.optimizers = self._other_optimizers()
-        before = {place.path for place in self._beginning()}
-        if saves:
-            before -= {*self.changes()}
+        before = self._places.keys() - (self.changes() if saves else ())
         for snapshot in self._beginnings:
             snapshot.extend()
         self._hold()
-        created = {place.path for place in self._beginning()} - before if saves else ()
-        for path in sorted(created, key=describe_path):
+        for path in sorted(self._places.keys() - before, key=describe_path) if saves else ():
             saved_path = self._plain_path(path)
-            if saved_path and isinstance(find(self.roots, path), ARRAYS):
+            if saved_path and isinstance(self._places[path].value, ARRAYS):
                 self.saved[saved_path] = None
 
     def require_optimizers(self) -> None:
@@ -255,7 +250,7 @@ class ExtraState:
         """
         return {
             path: digest_of(value)[:12]
-            for path, value, is_internal, is_alias in self._beginning()
+            for path, value, is_internal, is_alias in self._places.values()
             if path[0][1] in COMPARED_ROOTS and isinstance(value, (np.ndarray, paddle.Tensor))
             if not (is_alias or is_internal) and self.is_plain(value)
             if nbytes(value) <= LARGE_VALUE
@@ -315,8 +310,8 @@ class ExtraState:
             if isinstance(value, (types.FunctionType, paddle.Tensor)) and part != path:
                 found = None  # to save a function or a tensor does not save what it holds
             elif found is None and value is not ABSENT and self.is_plain(value):
-                is_put = any(may_be_put(known.places, part) for known in self._beginnings)
-                found = part if is_put and not self._is_new_weight(part) else None
+                is_put = may_be_put(self._places, part) and not self._is_new_weight(part)
+                found = part if is_put else None
         return found
 
     def _is_new_weight(self, path: ObjectPath) -> bool:
@@ -325,9 +320,9 @@ class ExtraState:
         A restarted program does not have it yet, and so could not load the weights.
         """
         layer, edge = find(self.roots, path[:-1]), path[-1]
-        is_known = any(path in beginning.places for beginning in self._beginnings)
         is_saved = path[0][1] in ("model", LOSS, "state") and is_registered(layer, edge)
-        return is_saved and not is_known and edge[1] in layer.state_dict(include_sublayers=False)
+        is_new = is_saved and path not in self._places
+        return is_new and edge[1] in layer.state_dict(include_sublayers=False)
 
     def save_changed(
         self, changes: Iterable[ObjectPath], has_limit: bool = True

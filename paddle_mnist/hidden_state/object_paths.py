@@ -151,7 +151,7 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
 
 
 def put(roots: Mapping[str, Any], values: Iterable[tuple[ObjectPath, Any]]) -> None:
-    """Put plain data at their paths, whose parents exist.
+    """Put plain data at their paths, whose parents exist; remove what is ABSENT.
 
     The objects of the program change in place, and an object in several values stays one object.
     """

@@ -211,9 +211,8 @@ class _Rehearsal:
 
     def _has_hidden_state(self) -> bool:
         """Return whether anything may have changed besides the weights and the optimizer."""
-        extra = self.extra
-        has_parts = bool(extra.parts or extra.optimizers)
-        return has_parts or bool(extra.saved or self.lost or self.initial.iterators())
+        extra, iterators = self.extra, self.initial.iterators()
+        return bool(extra.parts or extra.optimizers or extra.saved or self.lost or iterators)
 
     def _large_values(self) -> set[ObjectPath]:
         """Return the large values that are saved, except tensors of layers and optimizers."""
