@@ -5,6 +5,7 @@ what one program may well have; whatever is lost on the way changes the bits of 
 """
 
 import collections
+import functools
 
 import numpy as np
 import paddle
@@ -187,12 +188,25 @@ def hidden_state_that_begins_again():
     return base(step=Recurs(), loss=None)
 
 
+def hidden_state_that_begins_with_an_argument():
+    recurs = Recurs()
+
+    def step(initial, model, batch):
+        result = recurs(model, batch)
+        if recurs.hidden is recurs.initial:
+            recurs.hidden = initial
+        return result
+
+    return base(step=functools.partial(step, recurs.initial), loss=None)
+
+
 PROGRAMS = [
     optimizer_that_keeps_its_momentum_on_parameters,
     step_with_an_adapter_that_a_parameter_has,
     momentum_on_an_adapter_that_a_parameter_has,
     generator_that_two_dicts_hold,
     hidden_state_that_begins_again,
+    hidden_state_that_begins_with_an_argument,
     order_of_the_hardest_first,
     step_with_other_nets_and_a_memory,
     callbacks_that_teach_and_lower_the_rate,

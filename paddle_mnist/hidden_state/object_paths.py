@@ -158,7 +158,8 @@ def put(roots: Mapping[str, Any], values: Iterable[tuple[ObjectPath, Any]]) -> N
     values = list(values)
     kept: dict[int, Any] = {}  # the objects that the program keeps, by the `id` of the new ones
     ids: set[int] = set()
-    for path, new in values:
+    # First the items of tuples, which can only change in place.
+    for path, new in sorted(values, key=lambda v: not isinstance(find(roots, v[0][:-1]), tuple)):
         current = find(roots, path)
         is_free = not {id(new), id(current)} & ids
         if is_mutable(new) and is_free and can_replace(current, new):
