@@ -5,6 +5,7 @@ what one program may well have; whatever is lost on the way changes the bits of 
 """
 
 import collections
+import functools
 
 import numpy as np
 import paddle
@@ -137,12 +138,12 @@ def optimizer_that_keeps_its_momentum_on_parameters():
     return base(optimizer=lambda parameters: KeepsSpeeds(0.1, parameters=parameters))
 
 
-def step_with_an_adapter_that_a_parameter_has():
+def step_with_an_adapter_that_a_parameter_has(optimizer=paddle.optimizer.Adam):
     net = seeded(linear)
     net.weight.stop_gradient = True
     adapter = seeded(lambda: paddle.create_parameter(net.weight.shape, "float32"))
     net.weight.adapter = adapter
-    optimizer = paddle.optimizer.Adam(0.1, parameters=[net.bias, adapter])
+    optimizer = optimizer(0.1, parameters=[net.bias, adapter])
 
     def step(model, batch):
         outputs = F.linear(batch[0], model.weight + adapter, model.bias)
@@ -151,9 +152,61 @@ def step_with_an_adapter_that_a_parameter_has():
     return base(model=net, optimizer=optimizer, step=step, loss=None)
 
 
+def momentum_on_an_adapter_that_a_parameter_has():
+    return step_with_an_adapter_that_a_parameter_has(KeepsSpeeds)
+
+
+def generator_that_two_dicts_hold():
+    first, second = [{"draws": draws} for draws in [np.random.default_rng(3)] * 2]
+
+    def step(model, batch):
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        if model.training:
+            loss = loss * (1 + first["draws"].random() + second["draws"].random())
+        return {"loss": loss}
+
+    return base(step=step, loss=None)
+
+
+class Recurs:
+    """Has a hidden state that every eighth step sets to the first one, which never changes."""
+
+    def __init__(self):
+        self.steps, self.initial = 0, np.zeros(CLASSES)
+        self.hidden = self.initial
+
+    def __call__(self, model, batch):
+        if model.training:
+            self.steps += 1
+            self.hidden = 0.9 * self.hidden + 0.1
+            if self.steps % 8 == 0:
+                self.hidden = self.initial
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * (1 + self.hidden.sum())}
+
+
+def hidden_state_that_begins_again():
+    return base(step=Recurs(), loss=None)
+
+
+def hidden_state_that_begins_with_an_argument():
+    recurs = Recurs()
+
+    def step(initial, model, batch):
+        result = recurs(model, batch)
+        if recurs.hidden is recurs.initial:
+            recurs.hidden = initial
+        return result
+
+    return base(step=functools.partial(step, recurs.initial), loss=None)
+
+
 PROGRAMS = [
     optimizer_that_keeps_its_momentum_on_parameters,
     step_with_an_adapter_that_a_parameter_has,
+    momentum_on_an_adapter_that_a_parameter_has,
+    generator_that_two_dicts_hold,
+    hidden_state_that_begins_again,
+    hidden_state_that_begins_with_an_argument,
     order_of_the_hardest_first,
     step_with_other_nets_and_a_memory,
     callbacks_that_teach_and_lower_the_rate,

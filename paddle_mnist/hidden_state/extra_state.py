@@ -1,23 +1,5 @@
 """Save and restore the state beside the weights and the optimizer's state_dict.
 
-A training may depend on anything that its objects hold. What `ExtraState` does with it:
-
-===============================  ============  =====================================================
-state                            attribute     in a checkpoint
-===============================  ============  =====================================================
-tensors of the model, and of     `known`, by   with the weights, or with the object in state
-layers in state                  `id`
-objects with a state_dict        `parts`       always; a resume needs those of `named` again, not
-                                               those of `optional`
-other optimizers                 `optimizers`  always
-the optimizer's parameters that  `optimized`   always
-neither model nor loss has
-plain data                       `saved`       always, once they have changed
-plain data that are large, or    `left_out`    no; only that they are left out
-differ between processes
-anything else that has changed   `logged`      no; a warning or a line in the log says so, once
-===============================  ============  =====================================================
-
 A value is found at an object path that begins at one of the `roots`, such as `step.queue`. It has
 changed if it differs from the beginning, the state before this process loads a checkpoint: a
 program that is run again has the same beginning, and so the paths that a checkpoint names.
@@ -64,6 +46,7 @@ from paddle_mnist.hidden_state.packing import LATER, pack, unpack
 from paddle_mnist.hidden_state.plain_data import (
     ABSENT,
     digest_of,
+    is_mutable,
     is_plain,
     is_record_class,
     nbytes,
@@ -118,12 +101,22 @@ class ExtraState:
     named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
         contain the state of those in `optional`.
 
-    Attributes, beside those in the table of this module:
+    Attributes, of state that checkpoints always hold:
 
+    known: the `id` of the tensors that are saved as weights, or with a layer in state.
+    parts: the objects in `named` and `optional`.
+    optimizers: the other optimizers, by path.
     parameters: the parameters that the optimizer may have, by structured name: the model's, those
         of a loss that is a layer, such as "loss/centers", and `optimized`.
     optimized: its other parameters, such as those of objects that step uses, by names such as
         "step/head.weight".
+    saved: the paths of plain data that have changed.
+
+    Attributes, of other state, by `identity`:
+
+    left_out: plain data that are large, or differ between processes; a checkpoint has their names.
+    logged: anything else that has changed, of which a warning or a line in the log has told.
+
     held: the classes and functions of the program that a checkpoint may name.
     is_later: whether version 1.0 would not read the newest state rightly.
     """
@@ -159,8 +152,8 @@ class ExtraState:
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._was_frozen = self.frozen()
         self.saved: dict[ObjectPath, None] = {}  # in the order in which they were found
-        self.left_out: set[str] = set()  # by `identity`
-        self.logged: set[str] = set()  # by `identity`
+        self.left_out: set[str] = set()
+        self.logged: set[str] = set()
         self.is_later = False
         self.optimizers = self._other_optimizers()
         others = Snapshot(
@@ -176,36 +169,40 @@ class ExtraState:
 
     # ------------------------------------------------------------ what there is in the beginning
 
-    def _beginning(self) -> list[Place]:
-        return [place for snapshot in self._beginnings for place in snapshot.places.values()]
-
     def _hold(self) -> None:
         """Note what is in the beginning: definitions that files may name, and objects to keep."""
-        places = self._beginning()
+        self._places = {path: p for b in self._beginnings for path, p in b.places.items()}
+        places = self._places.values()
         self.held = held_by(places)
         objects = [p.value for p in places if is_record_class(type(p.value), self.held)]
         # These change in place, and are no values themselves; the beginning keeps them alive.
         self._kept_objects = self.known | set(map(id, objects))
         cleared = set(map(id, cleared_parameters(self.optimizer)))
-        learning = {id(p.value): p for p in reversed(places) if may_have_gradient(p.value)}
+        by_value: dict[int, list[Place]] = {}
+        for place in places:
+            by_value.setdefault(id(place.value), []).append(place)
+        self._shared = [
+            same
+            for same in by_value.values()
+            if len(same) > 1 and is_mutable(same[0].value) and self.is_plain(same[0].value)
+        ]
         self._uncleared = {
             describe_path(place.path): place.value
-            for key, place in reversed(learning.items())
-            if key not in cleared
+            for key, (place, *_) in by_value.items()
+            if may_have_gradient(place.value) and key not in cleared
         }
 
     def _optimized_elsewhere(self) -> dict[ObjectPath, paddle.Tensor]:
         """Return the parameters of the optimizer that neither the model nor the loss has."""
         own = set(map(id, self.parameters.values()))
         wanted = set(map(id, optimizer_parameters(self.optimizer))) - own
-        places = [*walk(self.others)] if wanted else []
-        found = {
-            id(place.value): place
-            for place in reversed(places)
+        found: dict[int, Place] = {}
+        for place in walk(self.others) if wanted else ():
             # The model's weights do not contain parameters that it does not register.
-            if id(place.value) in wanted and not place.is_internal and place.path[0][1] != "model"
-        }
-        return {place.path: place.value for place in reversed(found.values())}
+            is_of_model = place.path[0][1] == "model"
+            if id(place.value) in wanted and not (place.is_internal or is_of_model):
+                found.setdefault(id(place.value), place)
+        return {place.path: place.value for place in found.values()}
 
     def _other_optimizers(self) -> dict[ObjectPath, paddle.optimizer.Optimizer]:
         return {
@@ -223,16 +220,13 @@ class ExtraState:
             run does not load. Numbers and strings may belong to a process, such as its start time.
         """
         self.optimizers = self._other_optimizers()
-        before = {place.path for place in self._beginning()}
-        if saves:
-            before -= {*self.changes()}
+        before = self._places.keys() - (self.changes() if saves else ())
         for snapshot in self._beginnings:
             snapshot.extend()
         self._hold()
-        created = {place.path for place in self._beginning()} - before if saves else ()
-        for path in sorted(created, key=describe_path):
+        for path in sorted(self._places.keys() - before, key=describe_path) if saves else ():
             saved_path = self._plain_path(path)
-            if saved_path and isinstance(find(self.roots, path), ARRAYS):
+            if saved_path and isinstance(self._places[path].value, ARRAYS):
                 self.saved[saved_path] = None
 
     def require_optimizers(self) -> None:
@@ -256,7 +250,7 @@ class ExtraState:
         """
         return {
             path: digest_of(value)[:12]
-            for path, value, is_internal, is_alias in self._beginning()
+            for path, value, is_internal, is_alias in self._places.values()
             if path[0][1] in COMPARED_ROOTS and isinstance(value, (np.ndarray, paddle.Tensor))
             if not (is_alias or is_internal) and self.is_plain(value)
             if nbytes(value) <= LARGE_VALUE
@@ -292,7 +286,7 @@ class ExtraState:
         others: dict[ObjectPath, None] = {}
         for path in changes:
             way = [*along(self.roots, path)]
-            if any(part in values or part in others for part, _ in way[1:]):
+            if any(part in values or part in others for part, v in way[1:] if not is_tensor(v)):
                 continue  # another change in the same value
             if any(
                 _is_in(schedules.get(id(value), {}), path[len(part) :]) for part, value in way[:-1]
@@ -316,8 +310,8 @@ class ExtraState:
             if isinstance(value, (types.FunctionType, paddle.Tensor)) and part != path:
                 found = None  # to save a function or a tensor does not save what it holds
             elif found is None and value is not ABSENT and self.is_plain(value):
-                is_put = any(may_be_put(known.places, part) for known in self._beginnings)
-                found = part if is_put and not self._is_new_weight(part) else None
+                is_put = may_be_put(self._places, part) and not self._is_new_weight(part)
+                found = part if is_put else None
         return found
 
     def _is_new_weight(self, path: ObjectPath) -> bool:
@@ -326,9 +320,9 @@ class ExtraState:
         A restarted program does not have it yet, and so could not load the weights.
         """
         layer, edge = find(self.roots, path[:-1]), path[-1]
-        is_known = any(path in beginning.places for beginning in self._beginnings)
         is_saved = path[0][1] in ("model", LOSS, "state") and is_registered(layer, edge)
-        return is_saved and not is_known and edge[1] in layer.state_dict(include_sublayers=False)
+        is_new = is_saved and path not in self._places
+        return is_new and edge[1] in layer.state_dict(include_sublayers=False)
 
     def save_changed(
         self, changes: Iterable[ObjectPath], has_limit: bool = True
@@ -339,6 +333,7 @@ class ExtraState:
         optimizers and schedules. Returns the paths of changed values that cannot be saved.
         """
         changed, unsaved = self.changed(changes)
+        changed.update(self._sharing({*self.saved, *changed}))
         for path, value in changed.items():
             if path in self.saved or identity(path) in self.left_out:
                 continue
@@ -348,6 +343,20 @@ class ExtraState:
                 self.saved[path] = None
         unsaved += [(("root", name),) for name in self._process.changes()]
         return [*unsaved, *self.gradients()]
+
+    def _sharing(self, saved: Collection[ObjectPath]) -> dict[ObjectPath, Any]:
+        """Return the values that hold an object which saved values held, too, in the beginning.
+
+        A resumed run must know which of them still hold it, unless it changes in place.
+        """
+        values = {}
+        for places in self._shared:
+            is_replaced = any(find(self.roots, p.path) is not p.value for p in places)
+            is_inside = any(p.path[:n] in saved for p in places for n in range(1, len(p.path)))
+            for place in places if is_replaced or is_inside else ():
+                if path := self._plain_path(place.path):
+                    values[path] = find(self.roots, path)
+        return values
 
     def gradients(self) -> list[ObjectPath]:
         """Return the gradients that were left, and that the next step does not clear."""

@@ -15,7 +15,7 @@ import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -131,18 +131,15 @@ def own_links(value: Any) -> Iterator[Link]:
         if is_users(value.__module__) and not issubclass(value, enum.Enum):
             yield from _links_of_class(value)
     elif is_tensor(value):  # what an optimizer reads of a parameter, such as `need_clip`, or a step
-        own = getattr(value, "__dict__", {})
-        yield from _attributes({k: v for k, v in own.items() if k not in _OF_PARAMETERS})
+        yield from _attributes(getattr(value, "__dict__", {}), _OF_PARAMETERS)
     elif isinstance(value, nn.Layer):
-        kept = _internals(nn.Layer) - {"training"}
-        yield from _attributes({k: v for k, v in vars(value).items() if k not in kept})
+        yield from _attributes(vars(value), _internals(nn.Layer) - {"training"})
     elif is_entered(value):
-        opened = _opened_by_bases(type(value))
-        yield from _attributes({k: v for k, v in attributes_of(value).items() if k not in opened})
+        yield from _attributes(attributes_of(value), _opened_by_bases(type(value)))
 
 
-def _attributes(values: Mapping[str, Any]) -> Iterator[Link]:
-    return ((("attribute", name), value) for name, value in list(values.items()))
+def _attributes(values: Mapping[str, Any], omitted: Collection[str] = ()) -> Iterator[Link]:
+    return ((("attribute", k), value) for k, value in list(values.items()) if k not in omitted)
 
 
 def _links_of_function(function: types.FunctionType) -> Iterator[Link]:
@@ -182,9 +179,8 @@ def _links_of_class(kind: type) -> Iterator[Link]:
 
 def _is_of_interest(value: Any) -> bool:
     """Return whether a global may hold state; definitions of libraries do not."""
-    if isinstance(value, types.BuiltinFunctionType):
-        return False
-    return not isinstance(value, (type, types.FunctionType)) or is_users(value.__module__)
+    is_definition = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
+    return not is_definition or is_users(value.__module__)
 
 
 @functools.cache

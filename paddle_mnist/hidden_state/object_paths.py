@@ -1,5 +1,6 @@
 """Walk to all values that roots hold, find a value by its path, and replace it."""
 
+import enum
 import functools
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,7 +28,6 @@ from paddle_mnist.hidden_state.plain_data import (
 )
 from paddle_mnist.system.arrays import is_tensor
 
-DATA = (*LEAVES, *DEFINED)
 MODE = ("attribute", "training")
 MOST_EDGES = 60  # on the path to a value
 
@@ -136,15 +136,14 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
         place = places[path]
         # A function under its own name is a definition, and no value of a variable.
         is_definition = getattr(place.value, "__name__", None) == str(key).rpartition(".")[2]
-        is_state = isinstance(place.value, (*CONTAINERS, *DATA))
+        is_state = isinstance(place.value, (*CONTAINERS, *LEAVES, *DEFINED))
         return is_state and not (place.is_internal or is_definition)
     is_new_item = kind == "item" and isinstance(parent.value, dict)
     is_object = object_graph.is_entered(parent.value) or is_tensor(parent.value)
     is_instance = is_object and not isinstance(parent.value, type)
     # The attribute of the instance would hide one of the class: that may be data, but not a method.
     hidden = getattr(type(parent.value), str(key), None)
-    is_data = isinstance(hidden, (*DATA, functools.cached_property))
-    hides_data = is_data and not isinstance(hidden, types.FunctionType)
+    hides_data = isinstance(hidden, (*LEAVES, enum.Enum, functools.cached_property))
     is_public = not str(key).startswith("__")
     is_new_attribute = kind == "attribute" and is_instance and hides_data and is_public
     is_internal = parent.is_internal or object_graph.is_internal(parent.value, path[-1])
@@ -152,14 +151,15 @@ def may_be_put(places: Mapping[ObjectPath, Place], path: ObjectPath) -> bool:
 
 
 def put(roots: Mapping[str, Any], values: Iterable[tuple[ObjectPath, Any]]) -> None:
-    """Put plain data at their paths, whose parents exist.
+    """Put plain data at their paths, whose parents exist; remove what is ABSENT.
 
     The objects of the program change in place, and an object in several values stays one object.
     """
     values = list(values)
     kept: dict[int, Any] = {}  # the objects that the program keeps, by the `id` of the new ones
     ids: set[int] = set()
-    for path, new in values:
+    # First the items of tuples, which can only change in place.
+    for path, new in sorted(values, key=lambda v: not isinstance(find(roots, v[0][:-1]), tuple)):
         current = find(roots, path)
         is_free = not {id(new), id(current)} & ids
         if is_mutable(new) and is_free and can_replace(current, new):

@@ -120,12 +120,11 @@ class _Packer:
             numbers = [self.number(value.data), self.number(mask_of(value))]
             return self.later("masked", numbers)
         if isinstance(value, np.ndarray) and value.dtype != object:
-            content = np.frombuffer(value.tobytes(), np.uint8)
-            number = self.number(content)
+            number = self.number(np.frombuffer(value.tobytes(), np.uint8))
             return self.later("structured", [spelled_dtype(value.dtype), value.shape, number])
         if isinstance(value, BUFFERS):
-            content = np.frombuffer(memoryview(value).tobytes(), np.uint8)
-            return {"buffer": [typecode(value), self.number(content)]}
+            number = self.number(np.frombuffer(memoryview(value).tobytes(), np.uint8))
+            return {"buffer": [typecode(value), number]}
         if isinstance(value, GENERATORS):
             state = self.node(generator_state(value))
             return {"generator": [type(value).__name__, state, bits_of(value)]}

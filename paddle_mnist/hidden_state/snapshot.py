@@ -1,23 +1,7 @@
 """Take snapshots of all reachable values, list the changes, and restore the values.
 
-What a snapshot keeps of a value depends on what it is:
-
-==================================  =============  =========================  ================
-value                               kept as        a change is                restored
-==================================  =============  =========================  ================
-found before, on another path       `_Alias`       another object             no
-number, string, iterator            `_Copy`        another value or position  by what holds it
-array, tensor, set, generator, ...  `_Copy`        other contents             in place
-large array of a layer or an        `_Digest`      another SHA-256            no
-optimizer, with `keeps_digests`
-array beyond the limits, or tensor  `_Unexamined`  whether it has memory      no
-without memory
-container, layer, object, function  `_Contents`    another object, or         items, attributes
-                                                   another order of a dict
-==================================  =============  =========================  ================
-
-What a container or an object holds are values on paths of their own, so `_Contents` compares only
-the object itself. All of them also compare the type of a value, and `stop_gradient` of a tensor.
+What a snapshot keeps of a value depends on what it is (`_Unexamined` and the classes below it). All
+compare the type of a value, and `stop_gradient` of a tensor.
 """
 
 import collections
@@ -69,7 +53,7 @@ ARRAYS = (np.ndarray, paddle.Tensor, *BUFFERS)
 
 
 class _Unexamined:
-    """A value of which nothing is kept; the base class of all that is kept.
+    """An array beyond the limits, or a tensor without memory; the base class of all that is kept.
 
     place: of the value. is_frozen: whether the value is a tensor with stop_gradient=True.
     attributes: of an object or a tensor, by edge; None for an object that was found before.
@@ -104,11 +88,15 @@ class _Unexamined:
 
 
 class _Alias(_Unexamined):
+    """A value that was found before, on another path: it is restored there."""
+
     def differs(self, now: Any) -> bool:
         return now is not self.value
 
 
 class _Digest(_Unexamined):
+    """A large array of a layer or an optimizer, which is compared by its SHA-256, not restored."""
+
     def __init__(self, place: Place):
         super().__init__(place)
         self.digest = digest_of(self.value)
@@ -118,7 +106,10 @@ class _Digest(_Unexamined):
 
 
 class _Copy(_Unexamined):
-    """copy: of an array's values, or what `_data` returns for anything else."""
+    """Data or an iterator. What can change in place is restored, except an iterator.
+
+    copy: of an array's values, or what `_data` returns for anything else.
+    """
 
     def __init__(self, place: Place):
         super().__init__(place)
@@ -144,8 +135,9 @@ class _Copy(_Unexamined):
 
 
 class _Contents(_Unexamined):
-    """containers: those that the object consists of, with copies.
+    """A container, a layer, an object or a function; what it holds has paths of its own.
 
+    containers: those that the object consists of, with copies.
     snapshot: the `id` of all values in the snapshot.
     """
 
@@ -320,10 +312,14 @@ class Snapshot:
     def changes(self) -> list[ObjectPath]:
         """Return the topmost paths of the values that have changed, except internal ones."""
         current = {place.path: place for place in self._walk([]) if not place.is_internal}
-        changed: dict[ObjectPath, None] = {}
+        changed: list[ObjectPath] = []
+        wholes: set[ObjectPath] = set()  # whose change is one of all that is below
 
-        def is_below_another(path: ObjectPath) -> bool:  # which was found before it
-            return any(path[:length] in changed for length in range(1, len(path)))
+        def add(path: ObjectPath, is_whole: bool = True) -> None:
+            if not any(path[:length] in wholes for length in range(1, len(path))):
+                changed.append(path)
+                if is_whole:
+                    wholes.add(path)
 
         for path, kept in self._kept.items():
             if kept.place.is_internal:
@@ -334,12 +330,11 @@ class Snapshot:
             if now is kept.value and type(now) in ATOMS:
                 continue
             is_elsewhere = place is not None and place.is_alias and now is not kept.value
-            if (is_elsewhere or kept.differs(now)) and not is_below_another(path):
-                changed[path] = None
+            if is_elsewhere or kept.differs(now):
+                add(path, is_whole=not (is_tensor(now) and is_tensor(kept.value)))
         for path in current:  # the new ones
-            if not is_below_another(path):
-                changed[path] = None
-        return list(changed)
+            add(path)
+        return changed
 
     def restore(self, internals: bool = True) -> None:
         """Restore all values, and remove the gradients of parameters.

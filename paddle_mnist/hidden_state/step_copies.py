@@ -7,7 +7,7 @@ from typing import Any
 from paddle import nn
 
 from paddle_mnist.hidden_state.extra_state import ExtraState
-from paddle_mnist.hidden_state.object_graph import assign, describe_path, identity
+from paddle_mnist.hidden_state.object_graph import describe_path, identity
 from paddle_mnist.hidden_state.object_paths import find, put
 from paddle_mnist.hidden_state.optimizer_state import own_parameters
 from paddle_mnist.hidden_state.plain_data import (
@@ -69,10 +69,7 @@ def keep(extra: ExtraState) -> Callable[[bool], list[str]]:
             if name in copies and may_have_changed:
                 set_state(extra.parts[name], copies[name], name)
         kept = {path: value for path, value in copies.items() if path not in states}
-        for path, value in kept.items():
-            if value is ABSENT and find(extra.roots, path) is not ABSENT:
-                assign(find(extra.roots, path[:-1]), path[-1], ABSENT)
-        put(extra.roots, [(path, value) for path, value in kept.items() if value is not ABSENT])
+        put(extra.roots, kept.items())
         for name, is_frozen in frozen.items():
             extra.parameters[name].stop_gradient = is_frozen
         if not may_have_changed:

@@ -23,7 +23,6 @@ import os
 import tempfile
 from collections import UserDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Optional, cast
 
@@ -95,21 +94,12 @@ def _has_repeatable_samples(training: Training) -> bool:
     return is_repeatable
 
 
-@dataclass(frozen=True)
-class _Trip:
-    """A checkpoint after `start` steps, and the outcome of the `count` steps that follow it."""
-
-    checkpoint: Checkpoint
-    start: int
-    count: int
-    uninterrupted: Outcome
-
-
 class _Rehearsal:
     """The rehearsal of a run: `run` is the algorithm, the other methods are its parts.
 
     initial: the state of the run, which the caller restores in the end. opened: closes the files of
         the checkpoint.
+    start, count: (attributes) the steps before the checkpoint, and those after it.
     lost: (attribute) what has changed and no checkpoint holds: descriptions by `identity`.
     growing: (attribute) the gradients that steps add up, by `identity`.
     """
@@ -117,6 +107,7 @@ class _Rehearsal:
     def __init__(self, training: Training, initial: InitialState, opened: contextlib.ExitStack):
         self.training, self.extra, self.world = training, training.extra, training.world
         self.initial, self.opened = initial, opened
+        self.start = self.count = 1
         self.lost: dict[str, str] = {}
         self.growing: set[str] = set()
 
@@ -130,36 +121,32 @@ class _Rehearsal:
                 REMEDY,
             )
         self._save(self.extra.changes())  # of callbacks' `before_training`
-        train_trial(self.training, 0, 1, ends_epoch=False)
-        self._save_changes()
-        start = count = 1
+        self._train_step(0)
         if any(self.world.all_gather_objects(self._has_hidden_state())):
             # Gradients that are added up over some steps come and go.
             gradients = {*self.extra.gradients()}
-            train_trial(self.training, 1, 1, ends_epoch=False)
+            self._train_step(1)
             gradients |= {*self.extra.gradients()}
-            train_trial(self.training, 2, 1, ends_epoch=False)
-            self._save_changes()
-            start = count = 3
-            while start < MOST_STEPS and self._lacks(gradients):
-                train_trial(self.training, start, 1, ends_epoch=False)
-                self._save_changes()
-                start += 1
+            self._train_step(2)
+            self.start = self.count = 3
+            while self.start < MOST_STEPS and self._lacks(gradients):
+                self._train_step(self.start)
+                self.start += 1
         self._leave_out_what_differs()
         large, checkpoint = self._large_values(), self._checkpoint()
         present = {*map(identity, self.extra.gradients())}
         self._forget({n for n, text in self.lost.items() if text.startswith(GRADIENT)} - present)
-        trip = _Trip(checkpoint, start, count, train_trial(self.training, start, count))
+        uninterrupted = train_trial(self.training, self.start, self.count)
         lost_before = {*self.lost}
-        self._save_changes(has_limit=True)
+        self._save(self.initial.changes(), has_limit=True)
         late = {*self.lost} - lost_before  # which the checkpoint did not have to hold
         saved = dict(self.extra.saved)  # to load the checkpoint leaves only what that holds
-        differs = self._differs(trip, large)
+        differs = self._differs(checkpoint, uninterrupted, large)
         # Large values, such as outputs that a pass keeps to be looked at, are only saved if the
         # steps depend on them.
         if differs and large:
             large = set()
-            differs = self._differs(trip, large)
+            differs = self._differs(checkpoint, uninterrupted, large)
         if differs:
             self._refuse()
         self.extra.saved = saved
@@ -172,14 +159,15 @@ class _Rehearsal:
 
     # -------------------------------------------------------------- what a checkpoint holds
 
-    def _save_changes(self, has_limit: bool = False) -> None:
-        """Make checkpoints save what the steps have changed, and note what they cannot save.
+    def _train_step(self, number: int) -> None:
+        train_trial(self.training, number, 1, ends_epoch=False)
+        self._save(self.initial.changes())
+
+    def _save(self, changes: Sequence[ObjectPath], has_limit: bool = False) -> None:
+        """Make checkpoints save what has changed, and note what they cannot save.
 
         has_limit: whether to leave out new values that are large.
         """
-        self._save(self.initial.changes(), has_limit)
-
-    def _save(self, changes: Sequence[ObjectPath], has_limit: bool = False) -> None:
         for path in self.extra.save_changed(changes, has_limit):
             value = find(self.extra.roots, path)
             kind = "" if value is ABSENT else f" ({type(value).__name__})"
@@ -191,7 +179,7 @@ class _Rehearsal:
         return any(self.world.all_gather_objects(bool(gone)))
 
     def _forget(self, names: Collection[str]) -> None:
-        """Have the checkpoints of the run warn of what is lost. names: by `identity`."""
+        """Take what no longer counts off the list of what is lost. names: by `identity`."""
         self.lost = {name: text for name, text in self.lost.items() if name not in names}
 
     def _leave_out(self, path: ObjectPath, text: str) -> None:
@@ -223,9 +211,8 @@ class _Rehearsal:
 
     def _has_hidden_state(self) -> bool:
         """Return whether anything may have changed besides the weights and the optimizer."""
-        extra = self.extra
-        has_parts = bool(extra.parts or extra.optimizers)
-        return has_parts or bool(extra.saved or self.lost or self.initial.iterators())
+        extra, iterators = self.extra, self.initial.iterators()
+        return bool(extra.parts or extra.optimizers or extra.saved or self.lost or iterators)
 
     def _large_values(self) -> set[ObjectPath]:
         """Return the large values that are saved, except tensors of layers and optimizers."""
@@ -253,14 +240,16 @@ class _Rehearsal:
 
     # -------------------------------------------------------------- what a resume computes
 
-    def _differs(self, trip: _Trip, left_out: Collection[ObjectPath]) -> bool:
+    def _differs(
+        self, checkpoint: Checkpoint, uninterrupted: Outcome, left_out: Collection[ObjectPath]
+    ) -> bool:
         """Return whether a resumed run computes something else than the uninterrupted one.
 
         left_out: values that it does not load. Raises ConfigError if steps cannot be repeated.
         """
-        if not (first := self._differing(trip, left_out)):
+        if not (first := self._differing(checkpoint, uninterrupted, left_out)):
             return False
-        second = self._differing(trip, left_out)
+        second = self._differing(checkpoint, uninterrupted, left_out)
         # What differs each time, such as the time of day, cannot be compared.
         unstable = {n for n in {*first, *second} if first.get(n) != second.get(n)}
         if unstable.intersection((STEPS, WEIGHTS, AVERAGE)):
@@ -269,9 +258,11 @@ class _Rehearsal:
             return False
         return first.keys() != unstable
 
-    def _differing(self, trip: _Trip, left_out: Collection[ObjectPath]) -> dict[str, Any]:
+    def _differing(
+        self, checkpoint: Checkpoint, expected: Outcome, left_out: Collection[ObjectPath]
+    ) -> dict[str, Any]:
         """Return the entries of a resumed run's outcome that differ, of all processes."""
-        resumed, expected = self._resumed(trip, left_out), trip.uninterrupted
+        resumed = self._resumed(checkpoint, left_out)
         # Saved values may belong to the process, such as its memory; only their effects count.
         values = map(describe_path, {*self.extra.saved, *left_out})
         before, after = (outcome.get(GRADIENTS, {}) for outcome in (expected, resumed))
@@ -282,18 +273,17 @@ class _Rehearsal:
         everywhere = self.world.all_gather_objects(different)
         return {name: value for outcome in reversed(everywhere) for name, value in outcome.items()}
 
-    def _resumed(self, trip: _Trip, left_out: Collection[ObjectPath]) -> Outcome:
+    def _resumed(self, checkpoint: Checkpoint, left_out: Collection[ObjectPath]) -> Outcome:
         """Restore the initial state, load the checkpoint as a resume does, and train on.
 
         Returns the outcome, an empty one if it fails without the values that are left out.
         """
         try:
             self.initial.restore()
-            load_training(self.training, trip.checkpoint, left_out=left_out)
+            load_training(self.training, checkpoint, left_out=left_out)
             if self.lost:  # some of it may have come back with the state of a part
-                loaded = {*map(identity, self.initial.changes())}
-                self.lost = {name: t for name, t in self.lost.items() if name not in loaded}
-            return train_trial(self.training, trip.start, trip.count)
+                self._forget({*map(identity, self.initial.changes())})
+            return train_trial(self.training, self.start, self.count)
         except StoppedError:
             raise
         except Exception as error:  # a step may fail without what is lost or left out

@@ -77,7 +77,7 @@ def gradients_left_over():
     return with_step(step)
 
 
-def gradients_added_up(count, first=1):
+def gradients_added_up(count, first=1, pause=0):
     """Another net learns once in some steps, from the sum of the gradients since the first."""
     other, done = nn.Linear(CLASSES, 1), [0]
     optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
@@ -85,10 +85,11 @@ def gradients_added_up(count, first=1):
     def step(model, batch):
         outputs = model(batch[0])
         if model.training:
+            number = done[0] % (count + pause) + 1
             done[0] += 1
-            if done[0] % count in (0, *range(first, count)):
+            if first <= number <= count:
                 other(outputs.detach()).square().mean().backward()
-            if done[0] % count == 0:
+            if number == count:
                 optimizer.step()
                 optimizer.clear_grad()
         return {"loss": F.cross_entropy(outputs, batch[1]) + other(outputs).detach().mean()}
@@ -180,6 +181,10 @@ REFUSED = {
     },
     "gradients of the last two of 3 steps": (
         functools.partial(gradients_added_up, 3, first=2),
+        ["of step.other"],
+    ),
+    "gradients of two of 4 steps": (
+        functools.partial(gradients_added_up, 3, first=2, pause=1),
         ["of step.other"],
     ),
     "optimizer that adds up": (
