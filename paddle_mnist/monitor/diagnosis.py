@@ -107,7 +107,9 @@ class Diagnosis:
 
     def check_model(self, step: int, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Check that a net's outputs [B, C] differ where its inputs [B, ...] do."""
-        if len(inputs) != len(outputs) or len(inputs) < 2 or not np.isfinite(outputs).all():
+        if len(inputs) != len(outputs) or len(inputs) < 2:
+            return
+        if not outputs.size or not np.isfinite(outputs).all():
             return
         are_constant = np.ptp(outputs, axis=0).max() <= 1e-6 * abs(outputs).max()
         if are_constant and np.ptp(inputs, axis=0).any():

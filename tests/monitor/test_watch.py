@@ -219,3 +219,14 @@ def test_watch_of_layers_whose_output_is_one_number(shape, scale):
     with watch(net) as watched:
         net(paddle.ones(shape))
     assert watched.values["watch/0/zeros"] == (scale == 0)
+
+
+def test_watch_of_a_net_whose_outputs_have_no_columns_reports_nothing():
+    class Columns(paddle.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs)[:, :0]
+
+    net = paddle.nn.Sequential(paddle.nn.Linear(4, 3), Columns(3, 3))
+    with watch(net) as watched:
+        assert net(paddle.rand([2, 4])).shape == [2, 0]
+    assert [*watched.shapes] == ["0"] and not watched.findings
