@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import cast
+from typing import Optional, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ PROGRAM = "from paddle_mnist.plots.drawing_process import main; main()"
 PROCESSES = 2  # at most
 
 Task = tuple[str, AnyFigure]  # with the figure's name
-Answer = tuple[str, Drawn]
+Answer = tuple[str, Optional[Drawn]]  # None after an error
 
 _connections: "list[Connection[Task, Answer]]" = []  # one to each process
 
@@ -90,20 +90,23 @@ def save_figures(figures: Mapping[str, AnyFigure], folder: Path) -> dict[str, np
 
 def _drawn_elsewhere(
     figures: Mapping[str, AnyFigure], connections: "list[Connection[Task, Answer]]"
-) -> Iterator[Answer]:
-    """Yield the figures that the other processes draw, the last first, each when it is finished."""
+) -> Iterator[tuple[str, Drawn]]:
+    """Yield the figures that the other processes draw, the last first, each when it is finished.
+
+    This process repeats what failed there: the error is its own, with its own traceback.
+    """
     tasks = [*figures.items()]
     busy = connections[: len(tasks)]
     for connection in busy:
         connection.send(tasks.pop())
     while busy:
         connection = cast("Connection[Task, Answer]", multiprocessing.connection.wait(busy)[0])
-        answer = connection.recv()
+        name, drawn = connection.recv()
         if tasks:
             connection.send(tasks.pop())
         else:
             busy.remove(connection)
-        yield answer
+        yield name, drawn or figure.draw(name, figures[name])
 
 
 def main() -> None:
@@ -128,4 +131,8 @@ def main() -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             name, value = connection.recv()
-            connection.send((name, figure.draw(name, value)))
+            try:
+                drawn = figure.draw(name, value)
+            except Exception:
+                drawn = None  # the other process repeats it
+            connection.send((name, drawn))

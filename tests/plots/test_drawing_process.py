@@ -46,6 +46,17 @@ def test_drawing_process_raises_the_error_of_a_folder_that_cannot_be_written(tmp
         assert save_figures(RATE, tmp_path).keys() == {"rate"}  # not an earlier answer
 
 
+def failing():
+    raise ValueError("a figure that fails")
+
+
+def test_error_of_a_figure_is_raised_once_with_its_traceback(tmp_path, caplog, capfd):
+    with drawing_process(True), pytest.raises(ValueError, match="a figure that fails") as error:
+        save_figures({**RATE, "failing": failing}, tmp_path)
+    assert error.traceback[-1].name == "failing" and error.value.__context__ is None
+    assert not caplog.messages and capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("names", [("killed", "rate"), ("rate", "killed")])
 def test_figures_are_drawn_here_if_the_drawing_process_dies(names, tmp_path, caplog):
     functions = {"killed": partial(killed_elsewhere, os.getpid()), **RATE}
