@@ -182,7 +182,8 @@ def test_options_that_make_no_sense_are_refused(name, value, error, capsys):
 def test_command_needs_a_program_or_a_recipe(capsys):
     for arguments in ([], ["--recipe", "digits", "--", "python"]):
         assert main(arguments) == 2
-        assert "expected either" in capsys.readouterr().err
+        expected = "error: expected either `-- PROGRAM [ARGUMENTS]` or --recipe NAME\n"
+        assert capsys.readouterr().err == expected
 
 
 @pytest.mark.slow
