@@ -188,6 +188,19 @@ def hidden_state_that_begins_again():
     return base(step=Recurs(), loss=None)
 
 
+def hidden_state_that_begins_as_a_parameter():
+    """A tensor takes its place, which lacks the attributes of parameters."""
+    hidden = seeded(lambda: paddle.create_parameter([CLASSES], "float32"))
+
+    def step(model, batch):
+        nonlocal hidden
+        if model.training:
+            hidden = (0.9 * hidden + 0.1).detach()
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * (1 + hidden.square().sum())}
+
+    return base(step=step, loss=None)
+
+
 def hidden_state_that_begins_with_an_argument():
     recurs = Recurs()
 
@@ -206,6 +219,7 @@ PROGRAMS = [
     momentum_on_an_adapter_that_a_parameter_has,
     generator_that_two_dicts_hold,
     hidden_state_that_begins_again,
+    hidden_state_that_begins_as_a_parameter,
     hidden_state_that_begins_with_an_argument,
     order_of_the_hardest_first,
     step_with_other_nets_and_a_memory,

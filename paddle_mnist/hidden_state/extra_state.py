@@ -299,20 +299,25 @@ class ExtraState:
                 values[saved_path] = find(self.roots, saved_path)
         return values, list(others)
 
-    def _plain_path(self, path: ObjectPath) -> Optional[ObjectPath]:
+    def _plain_path(
+        self, path: ObjectPath, found: Optional[dict[ObjectPath, Optional[ObjectPath]]] = None
+    ) -> Optional[ObjectPath]:
         """Return the shortest beginning of a path that leads to plain data; None if there is none.
 
         Plain data is saved as a whole, at this path. It must be a place of the beginning, which a
-        restarted program has, too.
+        restarted program has, too. found: the results so far, to examine each container only once.
         """
-        found = None
-        for part, value in [*along(self.roots, path)][1:]:
-            if isinstance(value, (types.FunctionType, paddle.Tensor)) and part != path:
-                found = None  # to save a function or a tensor does not save what it holds
-            elif found is None and value is not ABSENT and self.is_plain(value):
-                is_put = may_be_put(self._places, part) and not self._is_new_weight(part)
-                found = part if is_put else None
-        return found
+        found = {} if found is None else found
+        if len(path) > 1 and path not in found:
+            parent, value = find(self.roots, path[:-1]), find(self.roots, path)
+            # To save a function or a tensor does not save what it holds.
+            is_apart = isinstance(parent, (types.FunctionType, paddle.Tensor))
+            whole = None if is_apart else self._plain_path(path[:-1], found)
+            if whole is None and value is not ABSENT and may_be_put(self._places, path):
+                is_saved = self.is_plain(value) and not self._is_new_weight(path)
+                whole = path if is_saved else None
+            found[path] = whole
+        return found.get(path)
 
     def _is_new_weight(self, path: ObjectPath) -> bool:
         """Return whether a tensor is a new one in the state_dict of a layer whose state is saved.
@@ -349,12 +354,13 @@ class ExtraState:
 
         A resumed run must know which of them still hold it, unless it changes in place.
         """
-        values = {}
+        values: dict[ObjectPath, Any] = {}
+        found: dict[ObjectPath, Optional[ObjectPath]] = {}
         for places in self._shared:
             is_replaced = any(find(self.roots, p.path) is not p.value for p in places)
             is_inside = any(p.path[:n] in saved for p in places for n in range(1, len(p.path)))
             for place in places if is_replaced or is_inside else ():
-                if path := self._plain_path(place.path):
+                if path := self._plain_path(place.path, found):
                     values[path] = find(self.roots, path)
         return values
 

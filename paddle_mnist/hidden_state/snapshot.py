@@ -331,7 +331,8 @@ class Snapshot:
                 continue
             is_elsewhere = place is not None and place.is_alias and now is not kept.value
             if is_elsewhere or kept.differs(now):
-                add(path, is_whole=not (is_tensor(now) and is_tensor(kept.value)))
+                # A parameter that becomes another tensor loses the attributes of parameters.
+                add(path, is_whole=not (is_tensor(now) and type(now) is type(kept.value)))
         for path in current:  # the new ones
             add(path)
         return changed

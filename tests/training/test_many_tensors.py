@@ -48,15 +48,18 @@ class Head(Callback):
 
 
 class Step:
-    """A step with parameters that the model does not have."""
+    """A step with parameters that the model does not have, and arrays that two lists share."""
 
     def __init__(self, count):
         self.head = nn.LayerList([nn.Linear(2, 2) for _ in range(count)])
+        self.recent = [np.zeros(2) for _ in range(count)]
+        self.kept = [*self.recent]
 
     def __call__(self, model, batch):
         outputs = model(batch[0])
         for layer in self.head:
             outputs = outputs + 0.01 * layer(outputs)
+        self.recent[0] += 1
         return {"loss": nn.functional.cross_entropy(outputs, batch[1])}
 
 
