@@ -110,27 +110,31 @@ def test_conv_blocks_hooks_see_the_outputs_of_every_layer(name):
 @given(
     count=st.sampled_from([1, 2, 3, 26, 51]),
     threads=st.integers(1, 3),
-    whole=st.booleans(),
+    exact=st.sampled_from(["all", "outputs", "none"]),
     seed=st.integers(0, 2**16),
 )
-def test_conv_blocks_any_batch_computes_as_paddle(name, count, threads, whole, seed):
-    """To the last bit where every sum is exact; ties in a pooling window are then frequent."""
+def test_conv_blocks_any_batch_computes_as_paddle(name, count, threads, exact, seed):
+    """To the last bit where every sum is exact; ties in a pooling window are then frequent.
+
+    Gradients are not compared where outputs are rounded: of two values of a window that are nearly
+    equal, the other one may be the larger, and gets the gradient.
+    """
     fast, own = pair(name)
     fast.fast_conv = threads
     draw = np.random.default_rng(seed)
-    if whole:
+    if exact != "none":
         for ours, theirs in zip(fast.parameters(), own.parameters()):
-            ours.set_value(values(draw, ours.shape, whole))
+            ours.set_value(values(draw, ours.shape, whole=True))
             theirs.set_value(ours)
-    images = values(draw, (count, *NETS[name][0]), whole)
+    images = values(draw, (count, *NETS[name][0]), whole=exact != "none")
     assert covered_net(list(fast.children()), paddle.to_tensor(images))
-    upstream = values(draw, own(paddle.to_tensor(images)).shape, whole)
-    results = passes(fast, images, upstream)
-    for ours, theirs in zip(results, passes(own, images, upstream)):
+    upstream = values(draw, own(paddle.to_tensor(images)).shape, whole=exact == "all")
+    results, expected = passes(fast, images, upstream), passes(own, images, upstream)
+    for number, (ours, theirs) in enumerate(zip(results, expected)):
         assert ours.shape == theirs.shape
-        if whole:
+        if exact == "all" or (exact == "outputs" and number == 0):
             assert np.array_equal(ours, theirs)
-        else:
+        elif exact == "outputs" or number == 0:
             assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
     fast.fast_conv = "auto"  # as many threads as there are cores: the same bits
     assert all(map(np.array_equal, results, passes(fast, images, upstream)))
