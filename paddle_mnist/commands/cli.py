@@ -122,9 +122,10 @@ def run_script(
     SIGTERM ends it with 143 wherever `fit` does not handle it. Signals that arrive while the
     process exits are ignored.
 
-    main: the command, or the name of its module in `paddle_mnist.commands`, which is then imported
-        here, where a signal waits: Python up to 3.11 makes another error of one that meets a
-        dataclass, and drops one in a callback of importlib.
+    main: the command, or the name of its module in `paddle_mnist.commands`. Give the name of a
+        module that is not imported yet: signals wait until it is. Python drops what a handler
+        raises in a callback of importlib, and up to 3.11 raises a RuntimeError instead where a
+        dataclass is defined.
     argv: the arguments, `sys.argv[1:]` by default.
     abandon_threads: do not wait for threads that the command has left behind.
     """

@@ -184,8 +184,9 @@ def _create_state(
     expected entries; the state that is loaded afterwards must have the same ones. Changes of the
     steps to attributes of that class are undone.
     """
-    state: dict[str, Any] = optimizer.state_dict()
+    state: dict[str, Any]
     if not chosen:
+        state = optimizer.state_dict()
         return state
     own = Snapshot({"optimizer": optimizer}, {id(parameter) for parameter in chosen})
     are_frozen = [parameter.stop_gradient for parameter in chosen]
